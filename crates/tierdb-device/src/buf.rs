@@ -1,0 +1,91 @@
+//! Buffers that direct I/O accepts.
+
+use crate::file::BLOCK;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use tierdb_base::{Error, Result};
+
+/// Zeroed bytes whose address and length are multiples of [`BLOCK`].
+pub struct AlignedBuf {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an `AlignedBuf` owns its bytes, as a `Box<[u8]>` does.
+unsafe impl Send for AlignedBuf {}
+// SAFETY: as above; `&AlignedBuf` gives only `&[u8]`.
+unsafe impl Sync for AlignedBuf {}
+
+impl AlignedBuf {
+    fn layout(len: usize) -> Option<Layout> {
+        Layout::from_size_align(len, BLOCK as usize).ok()
+    }
+
+    /// A buffer of `len` zero bytes, rounded up to a multiple of [`BLOCK`], at least one.
+    ///
+    /// # Errors
+    /// `Io` (out of memory) if the allocation is refused: lengths can come from media.
+    pub fn zeroed(len: usize) -> Result<Self> {
+        let out_of_memory =
+            || Error::io("allocation", "memory", len as u64, std::io::ErrorKind::OutOfMemory.into());
+        let len = len.max(1).checked_next_multiple_of(BLOCK as usize).ok_or_else(out_of_memory)?;
+        let layout = Self::layout(len).ok_or_else(out_of_memory)?;
+        // SAFETY: `len` is at least `BLOCK`, so the layout is not of size zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        Ok(AlignedBuf { start: NonNull::new(start).ok_or_else(out_of_memory)?, len })
+    }
+
+    /// A copy of `bytes`, padded with zeros to a multiple of [`BLOCK`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let mut buf = Self::zeroed(bytes.len())?;
+        buf[..bytes.len()].copy_from_slice(bytes);
+        Ok(buf)
+    }
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        if let Some(layout) = Self::layout(self.len) {
+            // SAFETY: `start` was allocated by `zeroed` with this same layout and is freed once.
+            unsafe { dealloc(self.start.as_ptr(), layout) };
+        }
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `start` points to `len` initialised bytes that `self` owns.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for AlignedBuf {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AlignedBuf({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_padded_and_refuse_the_impossible() {
+        let buf = AlignedBuf::from_bytes(&[7; 5000]).expect("small");
+        assert_eq!((buf.len(), buf.as_ptr() as usize % BLOCK as usize), (8192, 0));
+        assert_eq!((buf[4999], buf[5000]), (7, 0));
+        assert!(AlignedBuf::zeroed(usize::MAX).is_err());
+    }
+}

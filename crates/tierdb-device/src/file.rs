@@ -1,0 +1,106 @@
+//! The contract between an engine and block media.
+//!
+//! What media guarantee, and nothing more is assumed (ALICE, FoundationDB, the NVMe and ATA manuals):
+//!
+//! * Completion of a write is not durability. A write is durable after it was made with
+//!   [`BlockFile::write_durable`], or after a later [`BlockFile::sync`] returned `Ok`.
+//! * Until then any subset of its sectors (512 bytes) may be on media, in any order; a sector that was
+//!   being written may be old, new or garbage after a crash.
+//! * The names in a directory and the lengths of files are durable after [`Dir::sync`] and
+//!   [`BlockFile::sync`].
+//! * Each device has its own timeline: the only order between two is that a durable write or sync on
+//!   one returned before an operation on the other was issued.
+//!
+//! A failed sync means that the state of every write since the last good one is unknown, for good:
+//! calling it again proves nothing (the kernel may have dropped the pages). The caller latches.
+
+use crate::buf::AlignedBuf;
+use tierdb_base::Result;
+
+/// Offsets and lengths of reads and writes are multiples of this many bytes. Sectors of 512 bytes may
+/// still tear apart within it.
+pub const BLOCK: u64 = 4096;
+
+/// What [`Dir::open`] does about a file that is there, or is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// It must be there.
+    Existing,
+    /// It must not be there: created empty. Durable after [`Dir::sync`].
+    CreateNew,
+}
+
+/// A file on block media. Clones and threads may use it at once; operations on overlapping ranges are
+/// the caller's to order.
+pub trait BlockFile: Send + Sync + 'static {
+    /// Name for errors: the path, where it has one.
+    fn name(&self) -> std::sync::Arc<str>;
+
+    /// Length in bytes.
+    fn len(&self) -> Result<u64>;
+
+    /// Whether it has no bytes.
+    fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Grows or shrinks to `len` bytes (a multiple of [`BLOCK`]) and allocates the space; what is added
+    /// reads as zeros. Durable after [`BlockFile::sync`].
+    ///
+    /// # Errors
+    /// `Io` with `StorageFull` if the file system has no room; the length is then unchanged.
+    fn set_len(&self, len: u64) -> Result<()>;
+
+    /// Fills `buf` from byte `at`. `at` and `buf.len()` are multiples of [`BLOCK`], and the range lies
+    /// inside the file. Short reads and interrupts are the implementation's to finish.
+    fn read(&self, at: u64, buf: &mut AlignedBuf) -> Result<()>;
+
+    /// Writes `bytes` at byte `at`; not durable before a [`BlockFile::sync`]. `at` and `bytes.len()` are
+    /// multiples of [`BLOCK`], and the range lies inside the file.
+    #[track_caller]
+    fn write(&self, at: u64, bytes: &AlignedBuf) -> Result<()>;
+
+    /// Writes `bytes` at byte `at` and returns when they are durable (FUA or `RWF_DSYNC`). Says nothing of
+    /// other writes.
+    #[track_caller]
+    fn write_durable(&self, at: u64, bytes: &AlignedBuf) -> Result<()>;
+
+    /// Makes all completed writes and the length durable.
+    #[track_caller]
+    fn sync(&self) -> Result<()>;
+}
+
+/// Held while a store has a directory open; dropped to release it.
+pub trait DirLock: Send + Sync {}
+
+/// A directory of block files on one device.
+pub trait Dir: Clone + Send + Sync + 'static {
+    /// Its files.
+    type File: BlockFile;
+
+    /// Name for errors: the path.
+    fn name(&self) -> std::sync::Arc<str>;
+
+    /// Opens or creates the file `name` (one path component).
+    fn open(&self, name: &str, mode: OpenMode) -> Result<Self::File>;
+
+    /// Names of the files in it, sorted.
+    fn list(&self) -> Result<Vec<String>>;
+
+    /// Removes a file. Durable after [`Dir::sync`].
+    fn remove(&self, name: &str) -> Result<()>;
+
+    /// Gives the file `from` the name `to`, replacing a file of that name, as one step. Durable after
+    /// [`Dir::sync`].
+    fn rename(&self, from: &str, to: &str) -> Result<()>;
+
+    /// Makes creations, removals and renames durable.
+    #[track_caller]
+    fn sync(&self) -> Result<()>;
+
+    /// Locks the directory against every other opener, in this process and others.
+    ///
+    /// # Errors
+    /// `Locked`, with who holds it as far as is known.
+    fn lock(&self) -> Result<Box<dyn DirLock>>;
+}

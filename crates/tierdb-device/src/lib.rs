@@ -1,0 +1,16 @@
+//! Block files: how a store reaches flash, and block NVM.
+//!
+//! [`Dir`] and [`BlockFile`] are the narrow traits between an engine and block media. An engine takes
+//! them as generic parameters. Their implementations: real directories with direct I/O, and
+//! simulated ones with crash states and faults (`tierdb-sim`).
+//!
+//! Read in this order: [`file`] (the contract), [`buf`] (aligned buffers), [`meter`] (who caused which
+//! I/O, and emulated devices), then the real directory.
+
+pub mod buf;
+pub mod file;
+pub mod meter;
+
+pub use buf::AlignedBuf;
+pub use file::{BLOCK, BlockFile, Dir, DirLock, OpenMode};
+pub use meter::{Cause, Emulation, Meter, MeterSnapshot, Metered};

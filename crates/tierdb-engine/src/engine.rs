@@ -1,0 +1,218 @@
+//! What every engine can do, and what it promises.
+
+use crate::batch::WriteBatch;
+use crate::stats::Stats;
+use crate::value::Value;
+use crate::verify::VerifyReport;
+use std::any::Any;
+use std::ops::Bound;
+use std::sync::Arc;
+use tierdb_base::{Result, Seqno};
+
+/// What a write survives when its call returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// Power loss. The write, and everything any reader has seen, is in every state after a crash.
+    #[default]
+    Durable,
+    /// Power loss after the next [`Engine::sync`], the next durable write, or at most 5 ms. After a crash
+    /// the store holds a prefix of the writes, never one with a hole.
+    Grouped,
+}
+
+/// A range of keys, by any bounds. A reversed range is empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRange {
+    /// Lower bound.
+    pub start: Bound<Vec<u8>>,
+    /// Upper bound.
+    pub end: Bound<Vec<u8>>,
+}
+
+impl KeyRange {
+    /// All keys.
+    pub fn all() -> Self {
+        KeyRange { start: Bound::Unbounded, end: Bound::Unbounded }
+    }
+
+    /// The keys from `start` to before `end`.
+    pub fn half_open(start: impl Into<Vec<u8>>, end: impl Into<Vec<u8>>) -> Self {
+        KeyRange { start: Bound::Included(start.into()), end: Bound::Excluded(end.into()) }
+    }
+
+    /// The keys that start with `prefix`.
+    pub fn prefix(prefix: &[u8]) -> Self {
+        let mut end = prefix.to_vec();
+        while end.last() == Some(&0xff) {
+            end.pop();
+        }
+        let end = match end.last_mut() {
+            Some(last) => {
+                *last += 1;
+                Bound::Excluded(end)
+            }
+            None => Bound::Unbounded,
+        };
+        KeyRange { start: Bound::Included(prefix.to_vec()), end }
+    }
+
+    /// Whether `key` lies in it.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        let above = match &self.start {
+            Bound::Included(start) => key >= start.as_slice(),
+            Bound::Excluded(start) => key > start.as_slice(),
+            Bound::Unbounded => true,
+        };
+        above && !self.is_after(key)
+    }
+
+    /// Whether `key` lies above its upper bound.
+    pub fn is_after(&self, key: &[u8]) -> bool {
+        match &self.end {
+            Bound::Included(end) => key > end.as_slice(),
+            Bound::Excluded(end) => key >= end.as_slice(),
+            Bound::Unbounded => false,
+        }
+    }
+
+    /// Whether `key` lies below its lower bound.
+    pub fn is_before(&self, key: &[u8]) -> bool {
+        match &self.start {
+            Bound::Included(start) => key < start.as_slice(),
+            Bound::Excluded(start) => key <= start.as_slice(),
+            Bound::Unbounded => false,
+        }
+    }
+}
+
+/// A consistent view of the store: the writes up to one seqno, all of each batch or nothing of it.
+///
+/// Holding it keeps the values it can see; drop it when done. It does not outlive the process.
+#[derive(Clone)]
+pub struct Snapshot {
+    seqno: Seqno,
+    _pin: Arc<dyn Any + Send + Sync>,
+}
+
+impl Snapshot {
+    /// A snapshot of the writes up to `seqno`. `pin` releases it when the last clone is dropped.
+    pub fn new(seqno: Seqno, pin: Arc<dyn Any + Send + Sync>) -> Self {
+        Snapshot { seqno, _pin: pin }
+    }
+
+    /// The last write it sees.
+    pub fn seqno(&self) -> Seqno {
+        self.seqno
+    }
+}
+
+/// Entries of a range in key order, both ways, as one snapshot sees them.
+///
+/// A cursor starts before the first entry (going forward) and after the last (going back). After an
+/// error it stays where it is, and the same call gives the error again: damage is never skipped.
+pub trait Cursor: Send {
+    /// The next entry in key order, or `None` at the end of the range.
+    fn next(&mut self) -> Result<Option<(Vec<u8>, Value)>>;
+
+    /// The previous entry in key order, or `None` at the start of the range.
+    fn prev(&mut self) -> Result<Option<(Vec<u8>, Value)>>;
+
+    /// Moves to just before the first entry whose key is at least `key` (so `next` gives it, and `prev`
+    /// the one below it).
+    fn seek(&mut self, key: &[u8]);
+
+    /// Moves to before the first entry of the range.
+    fn seek_to_first(&mut self);
+
+    /// Moves to after the last entry of the range.
+    fn seek_to_last(&mut self);
+}
+
+/// An ordered, durable map of byte strings to byte strings, spread over tiers.
+///
+/// Single operations are linearizable; a batch is one operation. Any thread may call any method.
+/// All methods check their arguments before anything changes.
+pub trait Engine: Send + Sync {
+    /// The value of `key`, as of now.
+    ///
+    /// # Errors
+    /// `Corrupt` where its stored bytes are damaged: never another value, never `None`.
+    fn get(&self, key: &[u8]) -> Result<Option<Value>>;
+
+    /// The value of `key` as `snapshot` sees it.
+    ///
+    /// # Errors
+    /// As [`Engine::get`].
+    fn get_at(&self, key: &[u8], snapshot: &Snapshot) -> Result<Option<Value>>;
+
+    /// The values of `keys`, each as of some moment during the call; reads of flash overlap.
+    fn multi_get(&self, keys: &[&[u8]]) -> Vec<Result<Option<Value>>>;
+
+    /// Stores `value` under `key`, replacing any older value.
+    ///
+    /// # Errors
+    /// `Invalid` for arguments over a limit; `NoSpace` if a tier is full; `Poisoned` after a failed write.
+    fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()>;
+
+    /// Removes `key`. Whether it was there is not said. Succeeds on a full store.
+    ///
+    /// # Errors
+    /// `Invalid`; `Poisoned`.
+    fn delete(&self, key: &[u8], durability: Durability) -> Result<()>;
+
+    /// Applies all writes of `batch`, visible and durable at once.
+    ///
+    /// # Errors
+    /// As [`Engine::put`]; nothing of the batch is then applied.
+    fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()>;
+
+    /// Removes every key of `range` that is there when the call starts, as one batch while they are at
+    /// most 1,048,576 keys, and otherwise as several in key order. Returns how many there were.
+    fn delete_range(&self, range: &KeyRange, durability: Durability) -> Result<u64>;
+
+    /// A view of the store as of now.
+    fn snapshot(&self) -> Result<Snapshot>;
+
+    /// A cursor over `range`, as `snapshot` sees it, or as of now.
+    fn cursor(&self, range: KeyRange, snapshot: Option<&Snapshot>) -> Result<Box<dyn Cursor + '_>>;
+
+    /// Makes all writes that have returned durable.
+    fn sync(&self) -> Result<()>;
+
+    /// Moves what is in the write buffer to flash, and returns when it is there.
+    fn flush(&self) -> Result<()>;
+
+    /// Rewrites values until little garbage is left on flash.
+    fn compact(&self) -> Result<()>;
+
+    /// Reads and checks everything that is stored, while the store is in use.
+    ///
+    /// # Errors
+    /// Only where the check itself cannot run; damage is in the report.
+    fn verify(&self) -> Result<VerifyReport>;
+
+    /// What the store holds, where, and what it has done since it was opened.
+    fn stats(&self) -> Stats;
+
+    /// Finishes background work, makes everything durable and marks the store as closed, so that the
+    /// next open is quick. Later calls of other methods fail; a second close does nothing.
+    fn close(&self) -> Result<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_hold_what_their_bounds_say() {
+        assert!(KeyRange::all().contains(b""));
+        let range = KeyRange::half_open("b", "d");
+        assert!(
+            !range.contains(b"a") && range.contains(b"b") && range.contains(b"cz") && !range.contains(b"d")
+        );
+        let prefix = KeyRange::prefix(b"a\xff");
+        assert!(prefix.contains(b"a\xff\xff") && !prefix.contains(b"b") && !prefix.contains(b"a\xfe"));
+        assert_eq!(KeyRange::prefix(b"\xff\xff").end, Bound::Unbounded);
+        assert!(!KeyRange::half_open("d", "b").contains(b"c"));
+    }
+}

@@ -1,0 +1,18 @@
+//! The contract every TierDB engine keeps, and the conformance suite that checks it.
+//!
+//! Read in this order: [`engine`] (what a store can do), [`batch`], [`value`], [`stats`], [`verify`];
+//! then the conformance suite, which any engine runs.
+
+#![forbid(unsafe_code)]
+
+pub mod batch;
+pub mod engine;
+pub mod stats;
+pub mod value;
+pub mod verify;
+
+pub use batch::{Op, WriteBatch};
+pub use engine::{Cursor, Durability, Engine, KeyRange, Snapshot};
+pub use stats::{CacheStats, IoStats, LatencyStats, Stats, TierStats};
+pub use value::Value;
+pub use verify::{Damage, VerifyReport};

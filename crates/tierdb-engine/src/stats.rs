@@ -1,0 +1,116 @@
+//! What a store says about itself.
+
+use tierdb_base::TierRole;
+
+/// One tier: what it is, how full it is and with what.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TierStats {
+    /// Fast or flash.
+    pub role: TierRole,
+    /// Its path.
+    pub path: String,
+    /// How its writes become durable, and whether it is emulated, in words.
+    pub medium: String,
+    /// Most bytes the store may use on it.
+    pub capacity: u64,
+    /// Bytes in use.
+    pub used: u64,
+    /// Bytes in use by each part: name and bytes.
+    pub parts: Vec<(&'static str, u64)>,
+    /// Its I/O by cause since open.
+    pub io: Vec<(&'static str, IoStats)>,
+}
+
+/// Counted I/O.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoStats {
+    /// Reads completed.
+    pub reads: u64,
+    /// Bytes read from the device.
+    pub read_bytes: u64,
+    /// Writes completed.
+    pub writes: u64,
+    /// Bytes written to the device.
+    pub written_bytes: u64,
+    /// Syncs and durable writes.
+    pub syncs: u64,
+}
+
+/// A cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Reads it served.
+    pub hits: u64,
+    /// Reads that went on to the tier below.
+    pub misses: u64,
+    /// Entries in it.
+    pub entries: u64,
+    /// Bytes it holds in DRAM, its own structures included.
+    pub bytes: u64,
+    /// Most bytes it may hold.
+    pub capacity: u64,
+    /// Entries it evicted since open.
+    pub evictions: u64,
+}
+
+/// Latencies of one operation since open, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LatencyStats {
+    /// Operations measured (a sample of all).
+    pub count: u64,
+    /// Mean.
+    pub mean_ns: u64,
+    /// Median.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// Longest.
+    pub max_ns: u64,
+}
+
+/// A store's statistics. Counters start at zero when the store is opened.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    /// The engine's name.
+    pub engine: &'static str,
+    /// The hardware mode, in words.
+    pub mode: String,
+    /// Keys stored.
+    pub keys: u64,
+    /// Bytes in DRAM, by part.
+    pub memory: Vec<(&'static str, u64)>,
+    /// The memory budget in bytes.
+    pub memory_budget: u64,
+    /// Its tiers.
+    pub tiers: Vec<TierStats>,
+    /// The value cache.
+    pub cache: CacheStats,
+    /// Gets answered from the write buffer.
+    pub write_buffer_hits: u64,
+    /// Bytes of keys and values that callers have written.
+    pub user_bytes_written: u64,
+    /// Operations by name.
+    pub operations: Vec<(&'static str, u64)>,
+    /// Latencies by operation.
+    pub latencies: Vec<(&'static str, LatencyStats)>,
+    /// Time writers were held back because a tier was full, in nanoseconds.
+    pub stall_ns: u64,
+    /// Other counters of the engine, by name.
+    pub counters: Vec<(&'static str, u64)>,
+    /// Why the store is read-only, if it is.
+    pub poisoned: Option<String>,
+}
+
+impl Stats {
+    /// Bytes written to flash for each byte that callers wrote, or `None` before the first write.
+    pub fn write_amplification(&self) -> Option<f64> {
+        let written: u64 = self
+            .tiers
+            .iter()
+            .filter(|tier| tier.role == TierRole::Flash)
+            .flat_map(|tier| &tier.io)
+            .map(|(_, io)| io.written_bytes)
+            .sum();
+        (self.user_bytes_written > 0).then(|| written as f64 / self.user_bytes_written as f64)
+    }
+}

@@ -1,0 +1,34 @@
+//! What a check of the whole store found.
+
+use tierdb_base::Location;
+
+/// One damaged place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// What was found wrong.
+    pub what: String,
+    /// Where.
+    pub place: Option<Location>,
+    /// The first affected key, where it is known.
+    pub first_key: Option<Vec<u8>>,
+    /// The last affected key: the same as the first where only one is.
+    pub last_key: Option<Vec<u8>>,
+}
+
+/// What a check of the whole store found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// Keys whose index entry, pointer and record were read and agree.
+    pub keys_checked: u64,
+    /// Bytes of records read.
+    pub bytes_checked: u64,
+    /// What is damaged. Empty means the store is whole.
+    pub damage: Vec<Damage>,
+}
+
+impl VerifyReport {
+    /// Whether nothing is damaged.
+    pub fn is_clean(&self) -> bool {
+        self.damage.is_empty()
+    }
+}

@@ -1,0 +1,145 @@
+//! A range of memory seen as atomic words.
+//!
+//! All accesses are atomic by word, so threads that race on an arena read old or new words and never
+//! torn ones. This is what lets every engine crate forbid unsafe code.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Memory as 8-byte words: a mapping, or zeroed memory of its own.
+pub struct Arena {
+    words: Words,
+}
+
+enum Words {
+    Owned(Box<[AtomicU64]>),
+    Mapped(crate::mapped::Mapping),
+}
+
+impl Arena {
+    /// `len` bytes of zeroed memory, which the system hands out page by page on first touch.
+    ///
+    /// # Panics
+    /// If `len` is not a multiple of 8.
+    pub fn zeroed(len: u64) -> Self {
+        assert!(len.is_multiple_of(8), "an arena is made of words");
+        let words = bytemuck::allocation::zeroed_slice_box((len / 8) as usize);
+        Arena { words: Words::Owned(words) }
+    }
+
+    /// The memory of a mapped file.
+    pub(crate) fn mapped(mapping: crate::mapped::Mapping) -> Self {
+        Arena { words: Words::Mapped(mapping) }
+    }
+
+    /// The words.
+    #[inline]
+    pub fn words(&self) -> &[AtomicU64] {
+        match &self.words {
+            Words::Owned(words) => words,
+            Words::Mapped(mapping) => mapping.words(),
+        }
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> u64 {
+        self.words().len() as u64 * 8
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.words().is_empty()
+    }
+
+    /// The word at byte offset `at`.
+    #[inline]
+    pub fn word(&self, at: u64) -> &AtomicU64 {
+        debug_assert!(at.is_multiple_of(8), "offset {at} is not that of a word");
+        &self.words()[(at / 8) as usize]
+    }
+
+    /// Copies `out.len()` bytes from `at`; any alignment.
+    pub fn read(&self, at: u64, out: &mut [u8]) {
+        if out.is_empty() {
+            return;
+        }
+        let skip = (at % 8) as usize;
+        let words = &self.words()[(at / 8) as usize..];
+        let mut rest = out;
+        let mut next = 0;
+        if skip != 0 {
+            let n = rest.len().min(8 - skip);
+            let bytes = words[0].load(Ordering::Relaxed).to_le_bytes();
+            let (head, tail) = rest.split_at_mut(n);
+            head.copy_from_slice(&bytes[skip..skip + n]);
+            rest = tail;
+            next = 1;
+        }
+        let whole = rest.len() / 8;
+        let (body, tail) = rest.split_at_mut(whole * 8);
+        for (chunk, word) in body.chunks_exact_mut(8).zip(&words[next..next + whole]) {
+            chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+        if !tail.is_empty() {
+            let bytes = words[next + whole].load(Ordering::Relaxed).to_le_bytes();
+            tail.copy_from_slice(&bytes[..tail.len()]);
+        }
+    }
+
+    /// Copies `bytes` to `at`; any alignment. Calls `each` with the offset and new value of every word
+    /// it stores, in order. The caller is the only writer of the words that the range touches.
+    pub fn write_with(&self, at: u64, bytes: &[u8], mut each: impl FnMut(u64, u64)) {
+        let mut at = at;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let skip = (at % 8) as usize;
+            let n = rest.len().min(8 - skip);
+            let word = self.word(at - skip as u64);
+            let new = if n == 8 {
+                u64::from_le_bytes([rest[0], rest[1], rest[2], rest[3], rest[4], rest[5], rest[6], rest[7]])
+            } else {
+                let mut old = word.load(Ordering::Relaxed).to_le_bytes();
+                old[skip..skip + n].copy_from_slice(&rest[..n]);
+                u64::from_le_bytes(old)
+            };
+            word.store(new, Ordering::Release);
+            each(at - skip as u64, new);
+            at += n as u64;
+            rest = &rest[n..];
+        }
+    }
+
+    /// Copies `bytes` to `at`; any alignment. The caller is the only writer of the words it touches.
+    #[inline]
+    pub fn write(&self, at: u64, bytes: &[u8]) {
+        self.write_with(at, bytes, |_, _| {});
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_range_reads_back_as_written_and_leaves_its_neighbours() {
+        for at in 0..17u64 {
+            for len in 0..40usize {
+                let arena = Arena::zeroed(64);
+                arena.write(0, &[0xee; 64]);
+                let bytes: Vec<u8> = (1..=len as u8).collect();
+                arena.write(at, &bytes);
+                let mut all = [0u8; 64];
+                arena.read(0, &mut all);
+                let end = at as usize + len;
+                assert_eq!(&all[at as usize..end], &bytes[..]);
+                assert!(
+                    all[..at as usize].iter().chain(&all[end..]).all(|b| *b == 0xee),
+                    "at {at} len {len}"
+                );
+                let mut back = vec![0; len];
+                arena.read(at, &mut back);
+                assert_eq!(back, bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Byte-addressable pools: where the fast tier's structures live, and how a store reaches media.
+//!
+//! [`Pool`] is the one narrow trait between an engine and byte-addressable media. An engine takes it
+//! as a generic parameter, so the real path has no virtual call. Its implementations: a mapped file
+//! or emulated memory ([`MappedPool`], here), a DRAM image made durable by a log on a block device
+//! (`tierdb-log`), and a simulated one with crash states (`tierdb-sim`).
+//!
+//! Read in this order: [`pool`] (the contract), [`stage`] (persisted before reachable, as types),
+//! [`arena`] (the words), then [`mapped`].
+
+pub mod arena;
+pub mod mapped;
+pub mod pool;
+pub mod stage;
+
+pub use arena::Arena;
+pub use mapped::MappedPool;
+pub use pool::{Lsn, PersistenceDomain, Pool};
+pub use stage::{Drained, Stage};

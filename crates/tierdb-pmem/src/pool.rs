@@ -1,0 +1,128 @@
+//! The contract between an engine and byte-addressable media.
+//!
+//! What media guarantee, and nothing more is assumed (Yat, Jaaru, and the x86 and Arm manuals):
+//!
+//! * An aligned 8-byte store persists whole or not at all; nothing larger does.
+//! * A stored word may persist at any moment, by eviction. It is certain to be on media only after
+//!   [`Pool::flush`] of its range and then [`Pool::fence`] (a *drain*), for a pool that is memory;
+//!   for a pool that is logged, after [`Pool::wait`] for an LSN taken after them.
+//! * Words persist in no particular order unless a drain stands between them.
+//!
+//! So there are two questions, and two calls. *Order*: what was flushed before a fence persists before
+//! anything flushed after it. *Durability*: after `wait(lsn())` all that was flushed and fenced before
+//! survives power loss. On memory the fence gives both, and `wait` costs nothing; on a log the order of
+//! the log gives the first, and group commit the second, so no latch need be held across I/O.
+
+use std::fmt;
+use tierdb_base::{Location, Result};
+
+/// A position in a pool's order of flushes; later is larger. Always 0 where the fence itself is durable.
+pub type Lsn = u64;
+
+/// What makes a store to the pool survive power loss. Printed in stats, so that no figure can forget it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PersistenceDomain {
+    /// Caches are lost: `clwb` and `sfence` (x86-64) or `DC CVAP` and `DSB` (aarch64) are needed.
+    Adr,
+    /// Caches are flushed by stored energy (eADR, CXL GPF): only the fence is needed.
+    Eadr,
+    /// A redo log on a block device.
+    Logged,
+    /// Plain or shared memory that stands for NVM: survives a crash of the process at best.
+    Emulated,
+    /// A simulator of one of the above.
+    Simulated,
+}
+
+impl fmt::Display for PersistenceDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PersistenceDomain::Adr => "byte-addressable (ADR)",
+            PersistenceDomain::Eadr => "byte-addressable (eADR)",
+            PersistenceDomain::Logged => "block device (redo log)",
+            PersistenceDomain::Emulated => "EMULATED byte-addressable (does not survive power loss)",
+            PersistenceDomain::Simulated => "simulated",
+        })
+    }
+}
+
+/// Byte-addressable storage of a fixed length. Offsets are in bytes from its start; word offsets are
+/// multiples of 8. Every access is atomic by word, so a racing read gives old or new words, never
+/// undefined behaviour; whoever may race validates what it copied.
+///
+/// An offset or range outside the pool is a bug in the caller and panics: offsets that come from media
+/// are checked against [`Pool::len`] when they are decoded.
+pub trait Pool: Send + Sync + 'static {
+    /// Length in bytes, a multiple of 4,096.
+    fn len(&self) -> u64;
+
+    /// Whether the pool has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What makes its stores durable.
+    fn domain(&self) -> PersistenceDomain;
+
+    /// Name of the pool (its path, where it has one) and `at`, for errors.
+    fn place(&self, at: u64) -> Location;
+
+    /// The word at `at`, with acquire ordering.
+    fn load(&self, at: u64) -> u64;
+
+    /// Stores `word` at `at` with release ordering. It may persist at any time from now on.
+    fn store(&self, at: u64, word: u64);
+
+    /// Replaces `current` by `new` at `at` (acquire-release), or returns what is there instead.
+    /// What it stores may persist at any time from now on.
+    fn compare_exchange(&self, at: u64, current: u64, new: u64) -> Result<u64, u64>;
+
+    /// Copies `out.len()` bytes from `at`. Words that another thread changes meanwhile may be old or new.
+    ///
+    /// # Errors
+    /// `Corrupt` where the medium reports the range as damaged (a poisoned line).
+    fn read(&self, at: u64, out: &mut [u8]) -> Result<()>;
+
+    /// Copies `bytes` to `at`. The caller is the only writer of the range; bytes of a word that the range
+    /// covers in part keep their value. Any word of it may persist at any time from now on.
+    fn write(&self, at: u64, bytes: &[u8]);
+
+    /// Starts the write-back of `at..at + len` as it is now. Certain only after [`Pool::fence`].
+    /// The caller keeps other writers out of the range until it returns.
+    #[track_caller]
+    fn flush(&self, at: u64, len: u64);
+
+    /// Orders: all that was flushed before persists before anything flushed later.
+    #[track_caller]
+    fn fence(&self);
+
+    /// Stores `word` at `at` and starts its write-back as one step: a thread that has seen the word and
+    /// then flushes something of its own cannot have that persist without the word on a logged pool.
+    /// On memory it is `store` and `flush`.
+    #[track_caller]
+    fn publish(&self, at: u64, word: u64);
+
+    /// The position after everything flushed so far.
+    fn lsn(&self) -> Lsn;
+
+    /// Returns when everything flushed before `lsn` was taken, and fenced, survives power loss.
+    ///
+    /// # Errors
+    /// `Poisoned` after any earlier write failure of the pool: the outcome is unknown until reopened.
+    fn wait(&self, lsn: Lsn) -> Result<()>;
+
+    /// Makes the word at `at`, as the caller has just read it, durable on behalf of its writer
+    /// (flush-on-read, PRISM §5.4).
+    ///
+    /// # Errors
+    /// As [`Pool::wait`].
+    #[track_caller]
+    fn persist_word(&self, at: u64) -> Result<()>;
+
+    /// Waits, before any latch is taken, until the pool can take `bytes` more of flushes without
+    /// blocking. Only a logged pool ever waits.
+    ///
+    /// # Errors
+    /// `Poisoned` after a write failure.
+    fn admit(&self, bytes: u64) -> Result<()>;
+}
