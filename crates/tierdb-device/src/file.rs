@@ -55,6 +55,12 @@ pub trait BlockFile: Send + Sync + 'static {
     /// inside the file. Short reads and interrupts are the implementation's to finish.
     fn read(&self, at: u64, buf: &mut AlignedBuf) -> Result<()>;
 
+    /// Reads each (offset, buffer) as [`BlockFile::read`] does, with the reads in flight at once where the
+    /// medium can. One result for each, in their order: one that fails does not stop the others.
+    fn read_many(&self, reqs: &mut [(u64, AlignedBuf)]) -> Vec<Result<()>> {
+        reqs.iter_mut().map(|(at, buf)| self.read(*at, buf)).collect()
+    }
+
     /// Writes `bytes` at byte `at`; not durable before a [`BlockFile::sync`]. `at` and `bytes.len()` are
     /// multiples of [`BLOCK`], and the range lies inside the file.
     #[track_caller]

@@ -5,6 +5,7 @@
 
 use crate::buf::AlignedBuf;
 use crate::file::BlockFile;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -168,36 +169,58 @@ impl Emulation {
         Self::NAMED.into_iter().find(|e| e.name == name)
     }
 
-    fn hold(&self, start: Instant, latency: Duration, bytes: usize) {
-        let transfer = (bytes as u64 * 1_000_000_000).checked_div(self.bandwidth).unwrap_or(0);
-        let until = latency + Duration::from_nanos(transfer);
-        loop {
-            let spent = start.elapsed();
-            if spent >= until {
-                return;
-            }
-            // The timer's slack is about 50 µs: sleep the most of it, and spin only for the rest.
-            let rest = until - spent;
-            if rest > Duration::from_micros(80) {
-                std::thread::sleep(rest - Duration::from_micros(60));
-            } else {
-                std::hint::spin_loop();
-            }
+    fn transfer(&self, bytes: usize) -> Duration {
+        let nanos = (bytes as u128 * 1_000_000_000).checked_div(u128::from(self.bandwidth)).unwrap_or(0);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+/// An emulated device at work: its transfers follow one another, its latencies overlap.
+struct Pace {
+    emulation: Emulation,
+    /// When the transfers issued so far are over.
+    busy_until: Mutex<Instant>,
+}
+
+impl Pace {
+    /// Takes `bytes` of the bandwidth, and says when an I/O issued now is complete.
+    fn issue(&self, latency: Duration, bytes: usize) -> Instant {
+        let transfer = self.emulation.transfer(bytes);
+        let mut busy_until = self.busy_until.lock();
+        *busy_until = Instant::now().max(*busy_until) + transfer;
+        *busy_until + latency
+    }
+}
+
+fn wait_until(due: Instant) {
+    // A timer is about 50 µs late: sleep the most of the time, and spin only for the rest.
+    const LATE: Duration = Duration::from_micros(60);
+    loop {
+        let rest = due.saturating_duration_since(Instant::now());
+        if rest.is_zero() {
+            return;
+        }
+        match rest.checked_sub(LATE) {
+            Some(most) => std::thread::sleep(most),
+            None => std::hint::spin_loop(),
         }
     }
 }
 
 /// A block file whose I/O is counted, and slowed to a device's pace where that is asked for.
+///
+/// The bandwidth of an emulated device is shared by all that use this `Metered`; another has its own.
 pub struct Metered<F> {
     file: F,
     meter: Meter,
-    emulation: Option<Emulation>,
+    pace: Option<Pace>,
 }
 
 impl<F: BlockFile> Metered<F> {
     /// Counts `file`'s I/O in `meter`.
     pub fn new(file: F, meter: Meter, emulation: Option<Emulation>) -> Self {
-        Metered { file, meter, emulation }
+        let pace = emulation.map(|emulation| Pace { emulation, busy_until: Mutex::new(Instant::now()) });
+        Metered { file, meter, pace }
     }
 
     /// The file itself.
@@ -205,31 +228,40 @@ impl<F: BlockFile> Metered<F> {
         &self.file
     }
 
-    fn timed(&self, bytes: usize, read: bool, io: impl FnOnce() -> Result<()>) -> Result<()> {
-        let Some(emulation) = &self.emulation else { return io() };
-        let start = Instant::now();
-        io()?;
-        let latency = if read { emulation.read_latency } else { emulation.write_latency };
-        emulation.hold(start, latency, bytes);
-        Ok(())
+    fn read_due(&self, bytes: usize) -> Option<Instant> {
+        self.pace.as_ref().map(|pace| pace.issue(pace.emulation.read_latency, bytes))
+    }
+
+    fn write_due(&self, bytes: usize) -> Option<Instant> {
+        self.pace.as_ref().map(|pace| pace.issue(pace.emulation.write_latency, bytes))
     }
 
     /// As [`BlockFile::read`].
     pub fn read(&self, at: u64, buf: &mut AlignedBuf, cause: Cause) -> Result<()> {
-        let len = buf.len();
-        self.timed(len, true, || self.file.read(at, buf))?;
-        self.meter.count_read(cause, len as u64);
+        let due = self.read_due(buf.len());
+        self.file.read(at, buf)?;
+        due.into_iter().for_each(wait_until);
+        self.meter.count_read(cause, buf.len() as u64);
         Ok(())
+    }
+
+    /// As [`BlockFile::read_many`].
+    pub fn read_many(&self, reqs: &mut [(u64, AlignedBuf)], cause: Cause) -> Vec<Result<()>> {
+        let due = reqs.iter().filter_map(|(_, buf)| self.read_due(buf.len())).max();
+        let results = self.file.read_many(reqs);
+        due.into_iter().for_each(wait_until);
+        for ((_, buf), _) in reqs.iter().zip(&results).filter(|(_, result)| result.is_ok()) {
+            self.meter.count_read(cause, buf.len() as u64);
+        }
+        results
     }
 
     /// As [`BlockFile::write`].
     #[track_caller]
     pub fn write(&self, at: u64, bytes: &AlignedBuf, cause: Cause) -> Result<()> {
-        let start = Instant::now();
+        let due = self.write_due(bytes.len());
         self.file.write(at, bytes)?;
-        if let Some(emulation) = &self.emulation {
-            emulation.hold(start, emulation.write_latency, bytes.len());
-        }
+        due.into_iter().for_each(wait_until);
         self.meter.count_write(cause, bytes.len() as u64);
         Ok(())
     }
@@ -237,11 +269,9 @@ impl<F: BlockFile> Metered<F> {
     /// As [`BlockFile::write_durable`].
     #[track_caller]
     pub fn write_durable(&self, at: u64, bytes: &AlignedBuf, cause: Cause) -> Result<()> {
-        let start = Instant::now();
+        let due = self.write_due(bytes.len());
         self.file.write_durable(at, bytes)?;
-        if let Some(emulation) = &self.emulation {
-            emulation.hold(start, emulation.write_latency, bytes.len());
-        }
+        due.into_iter().for_each(wait_until);
         self.meter.count_write(cause, bytes.len() as u64);
         self.meter.count_sync(cause);
         Ok(())
@@ -259,6 +289,8 @@ impl<F: BlockFile> Metered<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::ErrorKind;
+    use tierdb_base::Error;
 
     #[test]
     fn counts_are_kept_by_cause_and_names_are_found() {
@@ -269,5 +301,73 @@ mod tests {
         assert_eq!(meter.get(Cause::Log), MeterSnapshot { syncs: 1, ..MeterSnapshot::default() });
         assert!(Cause::ALL.iter().enumerate().all(|(i, c)| *c as usize == i));
         assert!(Emulation::named("qlc").is_some() && Emulation::named("tape").is_none());
+    }
+
+    /// Memory that answers at once, but for one bad block.
+    struct Instantly;
+
+    impl BlockFile for Instantly {
+        fn name(&self) -> Arc<str> {
+            "instantly".into()
+        }
+        fn len(&self) -> Result<u64> {
+            Ok(1 << 40)
+        }
+        fn set_len(&self, _: u64) -> Result<()> {
+            Ok(())
+        }
+        fn read(&self, at: u64, _: &mut AlignedBuf) -> Result<()> {
+            if at == 4096 { Err(Error::io("read", "instantly", at, ErrorKind::Other.into())) } else { Ok(()) }
+        }
+        fn write(&self, _: u64, _: &AlignedBuf) -> Result<()> {
+            Ok(())
+        }
+        fn write_durable(&self, _: u64, _: &AlignedBuf) -> Result<()> {
+            Ok(())
+        }
+        fn sync(&self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn only_reads_that_succeeded_are_counted() {
+        let meter = Meter::new();
+        let file = Metered::new(Instantly, meter.clone(), None);
+        let mut reqs: Vec<_> =
+            (0..3).map(|i| (i * 4096, AlignedBuf::zeroed(4096).expect("memory"))).collect();
+        let results = file.read_many(&mut reqs, Cause::Foreground);
+        assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
+        let counted = meter.get(Cause::Foreground);
+        assert_eq!((counted.reads, counted.read_bytes), (2, 8192));
+    }
+
+    #[test]
+    fn threads_share_the_bandwidth_and_overlap_their_latencies() {
+        let emulation = Emulation {
+            name: "test",
+            read_latency: Duration::from_millis(90),
+            write_latency: Duration::ZERO,
+            bandwidth: 4096 * 1000,
+        };
+        let file = Metered::new(Instantly, Meter::new(), Some(emulation));
+        let start = Instant::now();
+        std::thread::scope(|threads| {
+            for _ in 0..8 {
+                threads.spawn(|| {
+                    let mut buf = AlignedBuf::zeroed(4096).expect("memory");
+                    file.read(0, &mut buf, Cause::Foreground).expect("read");
+                });
+            }
+        });
+        // Eight transfers of 1 ms, one after another, then the last one's latency; not eight latencies.
+        let spent = start.elapsed();
+        assert!(spent >= Duration::from_millis(98) && spent < Duration::from_millis(600), "{spent:?}");
+        // Asked for at once, they take as long.
+        let start = Instant::now();
+        let mut reqs: Vec<_> = (0..8).map(|_| (0, AlignedBuf::zeroed(4096).expect("memory"))).collect();
+        file.read_many(&mut reqs, Cause::Foreground);
+        let spent = start.elapsed();
+        assert!(spent >= Duration::from_millis(98) && spent < Duration::from_millis(600), "{spent:?}");
     }
 }
