@@ -1,0 +1,267 @@
+//! A simulated directory of block files: names as seen, names that are durable, and the changes between.
+
+use crate::fault::Ops;
+use crate::file::{Certainty, FileState, SimFile, settle};
+use crate::world::{EventKind, World};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use tierdb_base::{Error, Result, mutant};
+use tierdb_device::{Dir, DirLock, OpenMode};
+
+/// A file, whatever its name.
+pub(crate) type FileId = u32;
+
+pub(crate) type Names = BTreeMap<Arc<str>, FileId>;
+
+#[derive(Clone)]
+pub(crate) enum NameChange {
+    Create { name: Arc<str>, id: FileId },
+    Remove { name: Arc<str> },
+    Rename { from: Arc<str>, to: Arc<str>, id: FileId },
+}
+
+impl NameChange {
+    pub fn apply(&self, names: &mut Names) {
+        match self {
+            NameChange::Create { name, id } => {
+                names.insert(name.clone(), *id);
+            }
+            NameChange::Remove { name } => {
+                names.remove(name);
+            }
+            NameChange::Rename { from, to, id } => {
+                names.remove(from);
+                names.insert(to.clone(), *id);
+            }
+        }
+    }
+}
+
+/// A change of names that no sync of the directory has covered.
+#[derive(Clone)]
+pub(crate) struct NameOp {
+    pub certainty: Certainty,
+    pub change: NameChange,
+}
+
+/// A directory's medium and what is on its way there.
+#[derive(Clone)]
+pub(crate) struct DirState {
+    pub name: Arc<str>,
+    pub capacity: Option<u64>,
+    pub names: Arc<Names>,
+    pub durable: Arc<Names>,
+    pub ops: Vec<NameOp>,
+    pub files: BTreeMap<FileId, FileState>,
+    next: FileId,
+    locked: bool,
+}
+
+impl DirState {
+    pub fn new(name: &str) -> Self {
+        Self::with_files(name.into(), None, Vec::new())
+    }
+
+    /// A directory that has just been opened after a crash: all that is there is certain.
+    pub fn with_files(name: Arc<str>, capacity: Option<u64>, files: Vec<(Arc<str>, FileState)>) -> Self {
+        let names: Arc<Names> =
+            Arc::new(files.iter().zip(0..).map(|((name, _), id)| (name.clone(), id)).collect());
+        DirState {
+            name,
+            capacity,
+            durable: names.clone(),
+            names,
+            ops: Vec::new(),
+            next: files.len() as FileId,
+            files: files.into_iter().zip(0..).map(|((_, file), id)| (id, file)).collect(),
+            locked: false,
+        }
+    }
+
+    pub fn file(&mut self, id: FileId) -> &mut FileState {
+        self.files.get_mut(&id).expect("a file lives as long as a handle to it")
+    }
+
+    /// The file of that name, as programs see it.
+    pub fn named(&mut self, name: &str) -> Option<&mut FileState> {
+        let id = *self.names.get(name)?;
+        self.files.get_mut(&id)
+    }
+
+    /// Bytes that files may still grow by.
+    pub fn free(&self) -> u64 {
+        let used = self.files.iter().filter(|(id, file)| self.in_use(**id, file));
+        let used: u64 = used.map(|(_, file)| file.len).sum();
+        self.capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(used))
+    }
+
+    /// Whether it has a name or an open handle.
+    fn in_use(&self, id: FileId, file: &FileState) -> bool {
+        Arc::strong_count(&file.open) > 1 || self.names.values().any(|named| *named == id)
+    }
+
+    fn change(&mut self, change: NameChange) {
+        change.apply(Arc::make_mut(&mut self.names));
+        self.ops.push(NameOp { certainty: Certainty::Pending, change });
+    }
+
+    fn sync(&mut self) {
+        settle(self.ops.iter_mut().map(|op| &mut op.certainty), Certainty::Certain);
+        if self.ops.iter().all(|op| op.certainty == Certainty::Certain) {
+            self.durable = self.names.clone();
+            self.ops.clear();
+            let mut files = std::mem::take(&mut self.files);
+            files.retain(|id, file| self.in_use(*id, file));
+            self.files = files;
+        }
+    }
+}
+
+/// A simulated directory, which is a device of its own. Clones are the same directory.
+#[derive(Clone)]
+pub struct SimDir {
+    world: World,
+    index: usize,
+    name: Arc<str>,
+}
+
+impl SimDir {
+    pub(crate) fn new(world: World, index: usize, name: Arc<str>) -> Self {
+        SimDir { world, index, name }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut DirState) -> T) -> T {
+        work(&mut self.world.state().dirs[self.index])
+    }
+
+    /// Lets the lengths of all files together be `bytes` at most, or any again.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.with(|dir| dir.capacity = bytes);
+    }
+
+    /// The world it is in.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    fn path(&self, name: &str) -> Arc<str> {
+        format!("{}/{name}", self.name).into()
+    }
+
+    fn error(&self, op: &'static str, name: &str, error: impl Into<io::Error>) -> Error {
+        Error::io(op, self.path(name), 0, error.into())
+    }
+
+    fn fault(&self, class: Ops, op: &'static str, name: &str) -> Result<()> {
+        match self.world.fault(class, &self.name) {
+            Some(fault) => Err(self.error(op, name, fault.error)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Dir for SimDir {
+    type File = SimFile;
+
+    fn name(&self) -> Arc<str> {
+        self.name.clone()
+    }
+
+    #[track_caller]
+    fn open(&self, name: &str, mode: OpenMode) -> Result<SimFile> {
+        if name.is_empty() || name.contains('/') || name == "." || name == ".." {
+            return Err(Error::invalid(format!(
+                "{name:?} is not the name of a file: use one path component"
+            )));
+        }
+        if mode == OpenMode::CreateNew {
+            self.world.event(EventKind::Create);
+            self.fault(Ops::NAMES, "create", name)?;
+        } else {
+            self.fault(Ops::LOOKUP, "open", name)?;
+        }
+        let found = self.with(|dir| match (dir.names.get(name).copied(), mode) {
+            (Some(id), OpenMode::Existing) => Ok((id, dir.file(id).open.clone())),
+            (None, OpenMode::CreateNew) => {
+                let (id, file) = (dir.next, FileState::default());
+                let open = file.open.clone();
+                dir.next += 1;
+                dir.files.insert(id, file);
+                dir.change(NameChange::Create { name: name.into(), id });
+                Ok((id, open))
+            }
+            (Some(_), OpenMode::CreateNew) => Err(("create", io::ErrorKind::AlreadyExists)),
+            (None, OpenMode::Existing) => Err(("open", io::ErrorKind::NotFound)),
+        });
+        let (id, open) = found.map_err(|(op, kind)| self.error(op, name, kind))?;
+        Ok(SimFile::new(self.world.clone(), self.index, self.name.clone(), id, self.path(name), open))
+    }
+
+    fn list(&self) -> Result<Vec<String>> {
+        self.fault(Ops::LOOKUP, "list", "")?;
+        Ok(self.with(|dir| dir.names.keys().map(|name| name.to_string()).collect()))
+    }
+
+    #[track_caller]
+    fn remove(&self, name: &str) -> Result<()> {
+        self.world.event(EventKind::Remove);
+        self.fault(Ops::NAMES, "remove", name)?;
+        let removed = self.with(|dir| {
+            let there = dir.names.contains_key(name);
+            if there {
+                dir.change(NameChange::Remove { name: name.into() });
+            }
+            there
+        });
+        if removed { Ok(()) } else { Err(self.error("remove", name, io::ErrorKind::NotFound)) }
+    }
+
+    #[track_caller]
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.world.event(EventKind::Rename);
+        self.fault(Ops::NAMES, "rename", from)?;
+        let renamed = self.with(|dir| {
+            let id = dir.names.get(from).copied();
+            if let Some(id) = id {
+                dir.change(NameChange::Rename { from: from.into(), to: to.into(), id });
+            }
+            id.is_some()
+        });
+        if renamed { Ok(()) } else { Err(self.error("rename", from, io::ErrorKind::NotFound)) }
+    }
+
+    #[track_caller]
+    fn sync(&self) -> Result<()> {
+        self.world.event(EventKind::DirSync);
+        if let Err(failed) = self.fault(Ops::SYNC, "sync", "") {
+            self.with(|dir| settle(dir.ops.iter_mut().map(|op| &mut op.certainty), Certainty::Doubtful));
+            return Err(failed);
+        }
+        if mutant::keep("dir_sync") {
+            self.with(DirState::sync);
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> Result<Box<dyn DirLock>> {
+        let taken = self.with(|dir| std::mem::replace(&mut dir.locked, true));
+        if taken {
+            return Err(Error::Locked {
+                path: self.path("lock").to_string().into(),
+                holder: "another user of this world".into(),
+            });
+        }
+        Ok(Box::new(Locked(self.clone())))
+    }
+}
+
+struct Locked(SimDir);
+
+impl DirLock for Locked {}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        self.0.with(|dir| dir.locked = false);
+    }
+}

@@ -1,0 +1,345 @@
+//! A simulated byte-addressable pool: what the program sees, what is certain, and what lies between.
+//!
+//! For each 64-byte line with stores that are not certain to be on media, the stores are kept in program
+//! order. A flush marks those made so far; a fence makes certain what its own thread has marked, as
+//! `clwb` and `sfence` do: one thread's fence says nothing of another's flushes.
+
+use crate::live::Live;
+use crate::space::{PAGE, Space};
+use crate::world::{EventKind, World};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tierdb_base::{Error, Location, Result, TierRole, mutant};
+use tierdb_pmem::{Lsn, PersistenceDomain, Pool};
+
+/// Bytes of a cache line.
+pub(crate) const LINE: u64 = 64;
+
+/// Stores a line keeps apart. Older ones are then joined into one step, which only leaves out crash
+/// states: words that are never flushed must not cost without bound.
+const KEPT: usize = 64;
+
+/// One store of a word that is not certain to be on media. Stores with the same `seq` are one step.
+#[derive(Clone, Copy)]
+pub(crate) struct Store {
+    pub seq: u64,
+    pub word: u8,
+    pub value: u64,
+}
+
+/// The uncertain stores of a line, oldest first.
+#[derive(Clone, Default)]
+pub(crate) struct Line {
+    pub stores: Vec<Store>,
+    /// Stores up to this one were flushed.
+    flushed: u64,
+}
+
+impl Line {
+    fn join_oldest(&mut self) {
+        // A flushed store stays apart, or a fence would have to take more or less than was flushed.
+        if self.stores.len() <= KEPT || self.stores[0].seq <= self.flushed {
+            return;
+        }
+        let oldest = &self.stores[..KEPT / 2];
+        let seq = oldest[oldest.len() - 1].seq;
+        let mut last = [None; 8];
+        for store in oldest {
+            last[store.word as usize] = Some(store.value);
+        }
+        let joined = (0..8).filter_map(|word| Some(Store { seq, word, value: last[word as usize]? }));
+        self.stores.splice(..KEPT / 2, joined.collect::<Vec<_>>());
+    }
+}
+
+/// A pool's medium and what is on its way there.
+pub(crate) struct PoolState {
+    pub name: Arc<str>,
+    pub len: u64,
+    pub live: Arc<Live>,
+    pub persisted: Space,
+    pub lines: BTreeMap<u32, Arc<Line>>,
+    /// Flushes without a fence: the thread, the line, and the last store flushed.
+    flushes: Vec<(u64, u32, u64)>,
+    seq: u64,
+    pub poison: Arc<Poison>,
+}
+
+/// Ranges that the medium reports as damaged.
+#[derive(Default)]
+pub(crate) struct Poison {
+    any: AtomicBool,
+    ranges: parking_lot::Mutex<Vec<Range<u64>>>,
+}
+
+impl Poison {
+    pub fn copy(&self) -> Arc<Poison> {
+        let ranges = self.ranges.lock().clone();
+        Arc::new(Poison { any: AtomicBool::new(!ranges.is_empty()), ranges: ranges.into() })
+    }
+
+    fn hit(&self, range: Range<u64>) -> Option<u64> {
+        if !self.any.load(Ordering::Acquire) {
+            return None;
+        }
+        let ranges = self.ranges.lock();
+        ranges.iter().find(|p| p.start < range.end && range.start < p.end).map(|p| p.start.max(range.start))
+    }
+}
+
+impl PoolState {
+    pub fn new(name: &str, len: u64) -> Self {
+        Self::with_content(name.into(), len, Space::default(), Arc::default())
+    }
+
+    /// A pool that has just been opened after a crash: all that is there is certain.
+    pub fn with_content(name: Arc<str>, len: u64, content: Space, poison: Arc<Poison>) -> Self {
+        assert!(len.is_multiple_of(PAGE as u64), "a pool is made of pages of {PAGE} bytes");
+        PoolState {
+            name,
+            len,
+            live: Arc::new(Live::new(content.clone(), len)),
+            persisted: content,
+            lines: BTreeMap::new(),
+            flushes: Vec::new(),
+            seq: 0,
+            poison,
+        }
+    }
+
+    fn store(&mut self, at: u64, value: u64) {
+        // The same value again adds no state that media can be in.
+        if self.live.load(at) == value {
+            return;
+        }
+        self.live.store(at, value);
+        self.seq += 1;
+        let line = Arc::make_mut(self.lines.entry((at / LINE) as u32).or_default());
+        line.stores.push(Store { seq: self.seq, word: (at % LINE / 8) as u8, value });
+        line.join_oldest();
+    }
+
+    fn flush(&mut self, thread: u64, at: u64, len: u64) {
+        let (first, last) = ((at / LINE) as u32, ((at + len - 1) / LINE) as u32);
+        for (number, line) in self.lines.range_mut(first..=last) {
+            let seq = self.seq;
+            if line.flushed < seq {
+                Arc::make_mut(line).flushed = seq;
+            }
+            self.flushes.push((thread, *number, seq));
+        }
+    }
+
+    fn fence(&mut self, thread: u64) {
+        let PoolState { flushes, lines, persisted, .. } = self;
+        flushes.retain(|&(by, number, seq)| {
+            if by != thread {
+                return true;
+            }
+            if let Some(line) = lines.get_mut(&number) {
+                let line = Arc::make_mut(line);
+                let certain = line.stores.partition_point(|store| store.seq <= seq);
+                for store in line.stores.drain(..certain) {
+                    persisted.set_word(u64::from(number) * LINE + u64::from(store.word) * 8, store.value);
+                }
+                if line.stores.is_empty() {
+                    lines.remove(&number);
+                }
+            }
+            false
+        });
+    }
+
+    /// Puts `bytes` on the medium and in the program's view, whatever was there or on its way.
+    pub fn overwrite(&mut self, at: u64, bytes: &[u8]) {
+        assert!(at + bytes.len() as u64 <= self.len, "the range lies inside the pool");
+        let (first, end) = (at & !7, (at + bytes.len() as u64).next_multiple_of(8));
+        for word_at in (first..end).step_by(8) {
+            let mut word = self.live.load(word_at).to_le_bytes();
+            for (i, byte) in word.iter_mut().enumerate() {
+                if let Some(new) = (word_at + i as u64).checked_sub(at).and_then(|i| bytes.get(i as usize)) {
+                    *byte = *new;
+                }
+            }
+            self.live.store(word_at, u64::from_le_bytes(word));
+        }
+        self.persisted.write(at, bytes);
+    }
+}
+
+fn thread() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    thread_local!(static ID: u64 = NEXT.fetch_add(1, Ordering::Relaxed));
+    ID.with(|id| *id)
+}
+
+/// A simulated pool. Clones are the same pool.
+#[derive(Clone)]
+pub struct SimPool {
+    world: World,
+    index: usize,
+    name: Arc<str>,
+    len: u64,
+    live: Arc<Live>,
+    poison: Arc<Poison>,
+}
+
+impl SimPool {
+    pub(crate) fn new(world: World, index: usize, state: &PoolState) -> Self {
+        SimPool {
+            world,
+            index,
+            name: state.name.clone(),
+            len: state.len,
+            live: state.live.clone(),
+            poison: state.poison.clone(),
+        }
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut PoolState) -> T) -> T {
+        change(&mut self.world.state().pools[self.index])
+    }
+
+    /// Makes [`Pool::read`] of any byte in `range` fail with `Corrupt`, as a poisoned line does.
+    pub fn poison(&self, range: Range<u64>) {
+        self.poison.ranges.lock().push(range);
+        self.poison.any.store(true, Ordering::Release);
+    }
+
+    /// Takes all poison away.
+    pub fn heal(&self) {
+        self.poison.ranges.lock().clear();
+        self.poison.any.store(false, Ordering::Release);
+    }
+
+    fn check(&self, at: u64, len: u64) {
+        assert!(
+            at.checked_add(len).is_some_and(|end| end <= self.len),
+            "{len} bytes at {at} lie outside {}, which has {}",
+            self.name,
+            self.len
+        );
+    }
+}
+
+impl Pool for SimPool {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn domain(&self) -> PersistenceDomain {
+        PersistenceDomain::Simulated
+    }
+
+    fn place(&self, at: u64) -> Location {
+        Location::new(self.name.clone(), at)
+    }
+
+    #[inline]
+    fn load(&self, at: u64) -> u64 {
+        self.live.load(at)
+    }
+
+    fn store(&self, at: u64, word: u64) {
+        self.check(at, 8);
+        self.change(|pool| pool.store(at, word));
+    }
+
+    fn compare_exchange(&self, at: u64, current: u64, new: u64) -> Result<u64, u64> {
+        self.check(at, 8);
+        self.change(|pool| {
+            let found = pool.live.load(at);
+            if found != current {
+                return Err(found);
+            }
+            pool.store(at, new);
+            Ok(found)
+        })
+    }
+
+    fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
+        self.check(at, out.len() as u64);
+        if let Some(bad) = self.poison.hit(at..at + out.len() as u64) {
+            return Err(Error::corrupt(TierRole::Fast, "the medium reports a bad line", self.place(bad)));
+        }
+        self.live.read(at, out);
+        Ok(())
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        self.check(at, bytes.len() as u64);
+        self.change(|pool| {
+            let mut at = at;
+            let mut rest = bytes;
+            while !rest.is_empty() {
+                let skip = (at % 8) as usize;
+                let n = rest.len().min(8 - skip);
+                let mut word = pool.live.load(at - skip as u64).to_le_bytes();
+                word[skip..skip + n].copy_from_slice(&rest[..n]);
+                pool.store(at - skip as u64, u64::from_le_bytes(word));
+                at += n as u64;
+                rest = &rest[n..];
+            }
+        });
+    }
+
+    #[track_caller]
+    fn flush(&self, at: u64, len: u64) {
+        self.check(at, len);
+        if len == 0 {
+            return;
+        }
+        self.world.event(EventKind::Flush);
+        if mutant::keep("flush") {
+            self.change(|pool| pool.flush(thread(), at, len));
+        }
+    }
+
+    #[track_caller]
+    fn fence(&self) {
+        self.world.event(EventKind::Fence);
+        if mutant::keep("fence") {
+            self.change(|pool| pool.fence(thread()));
+        }
+    }
+
+    #[track_caller]
+    fn publish(&self, at: u64, word: u64) {
+        self.check(at, 8);
+        self.world.event(EventKind::Publish);
+        let flush = mutant::keep("publish");
+        self.change(|pool| {
+            pool.store(at, word);
+            if flush {
+                pool.flush(thread(), at, 8);
+            }
+        });
+    }
+
+    fn lsn(&self) -> Lsn {
+        0
+    }
+
+    fn wait(&self, _lsn: Lsn) -> Result<()> {
+        Ok(())
+    }
+
+    #[track_caller]
+    fn persist_word(&self, at: u64) -> Result<()> {
+        self.check(at, 8);
+        self.world.event(EventKind::PersistWord);
+        if mutant::keep("persist_word") {
+            self.change(|pool| {
+                pool.flush(thread(), at, 8);
+                pool.fence(thread());
+            });
+        }
+        Ok(())
+    }
+
+    fn admit(&self, _bytes: u64) -> Result<()> {
+        Ok(())
+    }
+}
