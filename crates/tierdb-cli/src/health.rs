@@ -1,0 +1,110 @@
+//! What `verify` and `repair` print.
+
+use crate::exit::{Exit, Failure};
+use crate::jsonl;
+use crate::text::{counted, escape};
+use serde_json::{Map, Value, json};
+use std::io::Write;
+use tierdb_base::ByteSize;
+use tierdb_engine::{Damage, VerifyReport};
+
+/// Prints what a check found; damage is a failure that has then been reported.
+pub fn report(report: &VerifyReport, as_json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    if as_json {
+        writeln!(out, "{}", as_object(report))?;
+    } else {
+        for damage in &report.damage {
+            writeln!(out, "damage: {}", describe(damage))?;
+        }
+        let found = match report.damage.len() {
+            0 => "no damage".to_owned(),
+            n => counted(n as u64, "damaged place", "damaged places"),
+        };
+        let checked = counted(report.keys_checked, "key", "keys");
+        writeln!(out, "checked {checked} and {} of records: {found}", ByteSize(report.bytes_checked))?;
+    }
+    if report.is_clean() { Ok(()) } else { Err(Failure::Reported(Exit::Damaged)) }
+}
+
+/// Prints what a repair saved, and what it could not; the latter is a failure that has then been reported.
+pub fn saved(keys: u64, lost: &VerifyReport, out: &mut dyn Write) -> Result<(), Failure> {
+    for damage in &lost.damage {
+        writeln!(out, "lost: {}", describe(damage))?;
+    }
+    writeln!(out, "saved {}", counted(keys, "key", "keys"))?;
+    if lost.is_clean() { Ok(()) } else { Err(Failure::Reported(Exit::Damaged)) }
+}
+
+fn describe(damage: &Damage) -> String {
+    let place = damage.place.as_ref().map(|place| format!(", in {place}")).unwrap_or_default();
+    let keys = match (&damage.first_key, &damage.last_key) {
+        (Some(first), Some(last)) if first == last => format!(" (key {})", escape(first)),
+        (Some(first), Some(last)) => format!(" (keys {} to {})", escape(first), escape(last)),
+        (Some(first), None) => format!(" (keys from {})", escape(first)),
+        (None, Some(last)) => format!(" (keys up to {})", escape(last)),
+        (None, None) => " (keys unknown)".to_owned(),
+    };
+    format!("{}{place}{keys}", damage.what)
+}
+
+fn as_object(report: &VerifyReport) -> Value {
+    let damage: Vec<Value> = report
+        .damage
+        .iter()
+        .map(|damage| {
+            let mut object = Map::new();
+            object.insert("what".into(), damage.what.as_str().into());
+            if let Some(place) = &damage.place {
+                object.insert("file".into(), place.file.as_ref().into());
+                object.insert("offset".into(), place.offset.into());
+            }
+            if let Some(key) = &damage.first_key {
+                jsonl::insert(&mut object, "first_key", key);
+            }
+            if let Some(key) = &damage.last_key {
+                jsonl::insert(&mut object, "last_key", key);
+            }
+            Value::Object(object)
+        })
+        .collect();
+    json!({
+        "keys_checked": report.keys_checked,
+        "bytes_checked": report.bytes_checked,
+        "damage": damage,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tierdb_base::Location;
+
+    #[test]
+    fn damage_is_printed_with_place_and_keys_and_ends_with_its_code() {
+        let mut found = VerifyReport { keys_checked: 1234, bytes_checked: 2048, damage: Vec::new() };
+        let mut out = Vec::new();
+        report(&found, false, &mut out).expect("clean");
+        assert_eq!(out, b"checked 1,234 keys and 2 KiB of records: no damage\n");
+
+        found.damage.push(Damage {
+            what: "checksum mismatch".into(),
+            place: Some(Location::new("flash-0", 4096)),
+            first_key: Some(b"a\n".to_vec()),
+            last_key: Some(b"a\xff".to_vec()),
+        });
+        out.clear();
+        let failure = report(&found, false, &mut out).expect_err("damaged");
+        assert_eq!(failure.exit(), Exit::Damaged);
+        let text = String::from_utf8(out).expect("text");
+        assert!(
+            text.starts_with("damage: checksum mismatch, in flash-0 at byte 4096 (keys a\\n to a\\xff)\n")
+        );
+
+        let mut out = Vec::new();
+        report(&found, true, &mut out).expect_err("damaged");
+        let object: Value = serde_json::from_slice(&out).expect("JSON");
+        assert_eq!(object["damage"][0]["first_key"], "a\n");
+        assert_eq!(object["damage"][0]["last_key_hex"], "61ff");
+        assert_eq!(object["damage"][0]["offset"], 4096);
+    }
+}

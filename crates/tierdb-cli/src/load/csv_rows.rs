@@ -1,0 +1,155 @@
+//! Rows of comma-separated values.
+
+use super::{Found, Source};
+use crate::args::Load;
+use crate::exit::{Exit, Failure};
+use csv::{ByteRecord, ErrorKind, Reader, ReaderBuilder};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// Each row is an entry: its key is made of some columns, its value is one column or the whole row.
+pub struct CsvRows {
+    rows: Reader<Box<dyn Read>>,
+    name: PathBuf,
+    keys: Vec<usize>,
+    separator: Vec<u8>,
+    value: RowValue,
+    row: ByteRecord,
+}
+
+/// What becomes the value.
+enum RowValue {
+    /// One column, byte for byte.
+    Column(usize),
+    /// The row as a JSON object with these names, already written as JSON.
+    Object(Vec<String>),
+    /// The row as a JSON array.
+    Array,
+}
+
+impl CsvRows {
+    /// Rows of `from`, with keys and values as `load` asks for them.
+    pub fn new(from: Box<dyn Read>, name: &str, load: &Load) -> Result<Self, Failure> {
+        let &[delimiter] = load.delimiter.as_bytes() else {
+            return Err(Failure::Told(Exit::Usage, "--delimiter takes one ASCII character".to_owned()));
+        };
+        let mut rows =
+            ReaderBuilder::new().has_headers(!load.no_header).delimiter(delimiter).from_reader(from);
+        let name = PathBuf::from(name);
+        let told = |e| fatal(&name, e);
+        let header = if load.no_header { None } else { Some(rows.byte_headers().map_err(told)?.clone()) };
+        let names = header.as_ref().map(|header| names(header, &name)).transpose()?;
+        let column = |asked: &String| column(asked, names.as_deref());
+        let keys = load.key_column.iter().map(column).collect::<Result<Vec<_>, _>>()?;
+        let value = match (&load.value_column, &names) {
+            (Some(asked), _) => RowValue::Column(column(asked)?),
+            (None, Some(names)) => {
+                RowValue::Object(names.iter().map(|name| json_text(name)).collect::<Result<_, _>>()?)
+            }
+            (None, None) => RowValue::Array,
+        };
+        let separator = load.key_separator.as_bytes().to_vec();
+        Ok(CsvRows { rows, name, keys, separator, value, row: ByteRecord::new() })
+    }
+}
+
+impl Source for CsvRows {
+    fn next(&mut self) -> Result<Option<(u64, Found)>, Failure> {
+        // The reader takes the next row where an error left off, so an error costs one row.
+        let line = self.rows.position().line();
+        match self.rows.read_byte_record(&mut self.row) {
+            Ok(false) => Ok(None),
+            Ok(true) => {
+                let line = self.row.position().map_or(line, csv::Position::line);
+                Ok(Some((line, self.entry().unwrap_or_else(Found::Malformed))))
+            }
+            Err(error) => match error.kind() {
+                ErrorKind::UnequalLengths { pos, expected_len, len } => {
+                    let line = pos.as_ref().map_or(line, csv::Position::line);
+                    let why = format!("the row has {len} columns, the first one has {expected_len}");
+                    Ok(Some((line, Found::Malformed(why))))
+                }
+                _ => Err(fatal(&self.name, error)),
+            },
+        }
+    }
+}
+
+impl CsvRows {
+    fn entry(&self) -> Result<Found, String> {
+        let field = |at: usize| {
+            self.row
+                .get(at)
+                .ok_or_else(|| format!("there is no column {}: the row has {}", at + 1, self.row.len()))
+        };
+        let mut key = Vec::new();
+        for (i, at) in self.keys.iter().enumerate() {
+            if i > 0 {
+                key.extend_from_slice(&self.separator);
+            }
+            key.extend_from_slice(field(*at)?);
+        }
+        let value = match &self.value {
+            RowValue::Column(at) => field(*at)?.to_vec(),
+            RowValue::Object(names) => {
+                let named = names.iter().zip(&self.row).enumerate();
+                let fields = named.map(|(at, (name, field))| Ok(format!("{name}:{}", text(at, field)?)));
+                format!("{{{}}}", fields.collect::<Result<Vec<_>, String>>()?.join(",")).into_bytes()
+            }
+            RowValue::Array => {
+                let fields = self.row.iter().enumerate().map(|(at, field)| text(at, field));
+                format!("[{}]", fields.collect::<Result<Vec<_>, _>>()?.join(",")).into_bytes()
+            }
+        };
+        Ok(Found::Entry(key, value))
+    }
+}
+
+/// Field `at` of a row as a JSON text.
+fn text(at: usize, field: &[u8]) -> Result<String, String> {
+    let field = std::str::from_utf8(field)
+        .map_err(|_| format!("column {} is not UTF-8: JSON cannot hold it (say --value-column)", at + 1))?;
+    serde_json::to_string(field).map_err(|e| e.to_string())
+}
+
+fn json_text(name: &str) -> Result<String, Failure> {
+    serde_json::to_string(name).map_err(|e| Failure::invalid(e.to_string()))
+}
+
+/// The names in the header: each must be there once, or JSON objects would lose a column.
+fn names(header: &ByteRecord, file: &std::path::Path) -> Result<Vec<String>, Failure> {
+    let refused = |why: String| Failure::invalid(format!("{}: the header {why}", file.display()));
+    let mut names: Vec<String> = Vec::with_capacity(header.len());
+    for name in header {
+        let name = std::str::from_utf8(name).map_err(|_| refused("is not UTF-8".to_owned()))?;
+        if names.iter().any(|known| known == name) {
+            return Err(refused(format!("names the column {name:?} twice")));
+        }
+        names.push(name.to_owned());
+    }
+    Ok(names)
+}
+
+/// The column that was asked for by its name, or else by its number from 1.
+fn column(asked: &str, names: Option<&[String]>) -> Result<usize, Failure> {
+    if let Some(at) = names.and_then(|names| names.iter().position(|name| name == asked)) {
+        return Ok(at);
+    }
+    let last = names.map_or(usize::MAX, <[String]>::len);
+    match asked.parse::<usize>() {
+        Ok(number) if (1..=last).contains(&number) => Ok(number - 1),
+        _ => Err(Failure::invalid(match names {
+            Some(names) => format!("there is no column {asked}: there are {}", names.join(", ")),
+            None => format!("{asked} is not the number of a column: they count from 1"),
+        })),
+    }
+}
+
+fn fatal(name: &std::path::Path, error: csv::Error) -> Failure {
+    let told = error.to_string();
+    match error.into_kind() {
+        ErrorKind::Io(cause) => Failure::read(name, &cause),
+        _ => Failure::invalid(format!("{}: {told}", name.display())),
+    }
+}

@@ -1,0 +1,255 @@
+//! `load`: entries of a text file, written in batches.
+//!
+//! A source turns a file into entries and complaints, each with its line; [`run`] writes the entries.
+//! Invariants
+//! 1. Entries are written in the order of the input, a batch at a time, so what a crash leaves of the
+//!    input is its beginning up to some entry.
+//! 2. What is told as loaded has been synced before it is told.
+
+mod csv_rows;
+mod json_lines;
+mod lines;
+mod progress;
+mod tsv;
+
+pub use progress::Progress;
+
+use crate::args::{Load, LoadFormat, OnError};
+use crate::entries::is_stdin;
+use crate::exit::{Exit, Failure};
+use crate::text::{counted, grouped};
+use progress::Counted;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Instant;
+use tierdb_base::{ByteSize, MAX_BATCH_BYTES, check_key, check_value};
+use tierdb_engine::{Durability, Engine, WriteBatch};
+
+/// A batch is written when it has this many bytes, whatever its number of entries.
+const BATCH_BYTES: usize = 8 << 20;
+
+/// What a source found.
+enum Found {
+    /// A key and its value.
+    Entry(Vec<u8>, Vec<u8>),
+    /// Something that is no entry, and why.
+    Malformed(String),
+}
+
+/// Entries of an input, in order, each with the number of the line it starts on.
+trait Source {
+    /// The next entry or complaint, or `None` at the end.
+    fn next(&mut self) -> Result<Option<(u64, Found)>, Failure>;
+}
+
+/// What `load` reads, checked and opened before the store is touched.
+pub struct Input {
+    source: Box<dyn Source>,
+    name: String,
+    progress: Progress,
+}
+
+impl Input {
+    /// Opens the file that `load` names, or takes standard input.
+    pub fn open(load: &Load, stdin: Box<dyn Read>, progress: Progress) -> Result<Self, Failure> {
+        let format = format_of(load)?;
+        let (from, size): (Box<dyn Read>, Option<u64>) = if is_stdin(&load.file) {
+            (stdin, None)
+        } else {
+            let told = |e| Failure::read(&load.file, &e);
+            let file = File::open(&load.file).map_err(told)?;
+            let about = file.metadata().map_err(told)?;
+            let size = about.is_file().then_some(about.len());
+            (Box::new(file), size)
+        };
+        Self::new(load, format, from, size, progress)
+    }
+
+    fn new(
+        load: &Load,
+        format: LoadFormat,
+        from: Box<dyn Read>,
+        size: Option<u64>,
+        mut progress: Progress,
+    ) -> Result<Self, Failure> {
+        let name =
+            if is_stdin(&load.file) { "standard input".to_owned() } else { load.file.display().to_string() };
+        let from: Box<dyn Read> = Box::new(Counted::new(from, progress.start(size)));
+        let source: Box<dyn Source> = match format {
+            LoadFormat::Tsv => Box::new(tsv::Tsv::new(from, &name, load.raw)),
+            LoadFormat::Csv => Box::new(csv_rows::CsvRows::new(from, &name, load)?),
+            LoadFormat::Jsonl => Box::new(json_lines::JsonLines::new(from, &name, load)),
+        };
+        Ok(Input { source, name, progress })
+    }
+}
+
+/// The format that was asked for, or else that of the file's name; options of other formats are refused.
+fn format_of(load: &Load) -> Result<LoadFormat, Failure> {
+    let guess = match load.file.extension().map(OsStr::to_ascii_lowercase).as_deref().and_then(OsStr::to_str)
+    {
+        Some("tsv") => Some(LoadFormat::Tsv),
+        Some("csv") => Some(LoadFormat::Csv),
+        Some("jsonl" | "ndjson") => Some(LoadFormat::Jsonl),
+        _ => None,
+    };
+    let format = load.format.or(guess).ok_or_else(|| {
+        let name = if is_stdin(&load.file) { Path::new("standard input") } else { &load.file };
+        let message = format!("what {} holds is not known: say --format tsv, csv or jsonl", name.display());
+        Failure::Told(Exit::Usage, message)
+    })?;
+    let misplaced = [
+        (LoadFormat::Csv, !load.key_column.is_empty(), "--key-column"),
+        (LoadFormat::Csv, load.value_column.is_some(), "--value-column"),
+        (LoadFormat::Csv, load.no_header, "--no-header"),
+        (LoadFormat::Csv, load.delimiter != ",", "--delimiter"),
+        (LoadFormat::Jsonl, !load.key_field.is_empty(), "--key-field"),
+        (LoadFormat::Tsv, load.raw, "--raw"),
+    ];
+    for (of, given, option) in misplaced {
+        if given && of != format {
+            let message = format!("{option} is for --format {of:?}, not {format:?}").to_lowercase();
+            return Err(Failure::Told(Exit::Usage, message));
+        }
+    }
+    if format == LoadFormat::Csv && load.key_column.is_empty() {
+        let message = "csv needs --key-column: the name or number of the column that is the key";
+        return Err(Failure::Told(Exit::Usage, message.to_owned()));
+    }
+    Ok(format)
+}
+
+/// What was loaded so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tally {
+    entries: u64,
+    bytes: u64,
+    malformed: u64,
+}
+
+/// Writes every entry of `input` to `engine`; complaints and progress go to `err`, the result to `out`.
+pub fn run(
+    engine: &dyn Engine,
+    load: &Load,
+    mut input: Input,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<(), Failure> {
+    let begun = Instant::now();
+    let keys_before = engine.stats().keys;
+    let mut tally = Tally::default();
+    let loaded = write_all(engine, load, &mut input, &mut tally, err);
+    // Also after a failure: what was written is told, so it must be durable.
+    let synced = engine.sync().map_err(Failure::from);
+    input.progress.finish();
+    if let Err(failure) = loaded {
+        return Err(match synced {
+            Ok(()) => failure.and(&format!("{} loaded before it", entries(tally.entries))),
+            Err(_) => failure,
+        });
+    }
+    synced?;
+    if tally.malformed > 0 {
+        let skipped = counted(tally.malformed, "line", "lines");
+        let message = format!("tierdb: {}: skipped {skipped} that could not be loaded", input.name);
+        input.progress.aside(err, &message);
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    // Every entry either added a key or replaced the value of one that was there before it.
+    let added = engine.stats().keys.saturating_sub(keys_before);
+    writeln!(
+        out,
+        "loaded {}, {}, in {seconds:.2} s ({} entries/s); {} replaced an older value",
+        entries(tally.entries),
+        ByteSize(tally.bytes),
+        grouped((tally.entries as f64 / seconds.max(1e-9)) as u64),
+        grouped(tally.entries.saturating_sub(added)),
+    )?;
+    Ok(())
+}
+
+fn entries(n: u64) -> String {
+    counted(n, "entry", "entries")
+}
+
+fn write_all(
+    engine: &dyn Engine,
+    load: &Load,
+    input: &mut Input,
+    tally: &mut Tally,
+    err: &mut dyn Write,
+) -> Result<(), Failure> {
+    let durability = Durability::from(load.durability);
+    let mut batch = WriteBatch::new();
+    let prefix = load.prefix.as_bytes();
+    while let Some((line, found)) = input.source.next()? {
+        let why = match prefixed(prefix, found) {
+            Ok((key, value)) => {
+                let len = key.len() + value.len();
+                if batch.bytes() + len > MAX_BATCH_BYTES {
+                    write(engine, &mut batch, durability, tally)?;
+                }
+                match batch.put(key, value) {
+                    Ok(_) => None,
+                    Err(error) => Some(error.to_string()),
+                }
+            }
+            Err(why) => Some(why),
+        };
+        if let Some(why) = why {
+            let message = format!("{} line {line}: {why}", input.name);
+            if load.on_error == OnError::Fail {
+                write(engine, &mut batch, durability, tally)?;
+                return Err(Failure::invalid(message));
+            }
+            tally.malformed += 1;
+            if tally.malformed <= load.max_errors_shown {
+                input.progress.aside(err, &format!("tierdb: {message}; skipped"));
+            } else if tally.malformed == load.max_errors_shown + 1 {
+                input.progress.aside(err, "tierdb: more lines like these are counted, but not shown");
+            }
+        }
+        if batch.len() >= load.batch_size.get() || batch.bytes() >= BATCH_BYTES {
+            write(engine, &mut batch, durability, tally)?;
+            if input.progress.is_due() {
+                if durability == Durability::Grouped && input.progress.tells() {
+                    engine.sync()?;
+                }
+                input.progress.report(err, tally.entries);
+            }
+        }
+    }
+    write(engine, &mut batch, durability, tally)
+}
+
+/// The entry with `prefix` before its key, or why it cannot be stored.
+fn prefixed(prefix: &[u8], found: Found) -> Result<(Vec<u8>, Vec<u8>), String> {
+    let (key, value) = match found {
+        Found::Entry(key, value) => (key, value),
+        Found::Malformed(why) => return Err(why),
+    };
+    if key.is_empty() {
+        return Err("the key is empty".to_owned());
+    }
+    let key = if prefix.is_empty() { key } else { [prefix, &key].concat() };
+    check_key(&key).and_then(|()| check_value(&value)).map_err(|e| e.to_string())?;
+    Ok((key, value))
+}
+
+fn write(
+    engine: &dyn Engine,
+    batch: &mut WriteBatch,
+    durability: Durability,
+    tally: &mut Tally,
+) -> Result<(), Failure> {
+    if !batch.is_empty() {
+        engine.write(batch, durability)?;
+        tally.entries += batch.len() as u64;
+        tally.bytes += batch.bytes() as u64;
+        batch.clear();
+    }
+    Ok(())
+}

@@ -1,0 +1,39 @@
+//! Lines of key, tab and value.
+
+use super::lines::{Line, Lines};
+use super::{Found, Source};
+use crate::exit::Failure;
+use crate::text::unescape;
+use std::io::Read;
+
+/// The first tab of a line ends the key; all that follows it is the value.
+pub struct Tsv {
+    lines: Lines,
+    raw: bool,
+}
+
+impl Tsv {
+    /// Entries of `from`; with `raw`, backslashes are ordinary characters.
+    pub fn new(from: Box<dyn Read>, name: &str, raw: bool) -> Self {
+        Tsv { lines: Lines::new(from, name), raw }
+    }
+}
+
+impl Source for Tsv {
+    fn next(&mut self) -> Result<Option<(u64, Found)>, Failure> {
+        let raw = self.raw;
+        Ok(self.lines.next()?.map(|line| match line {
+            Line::Whole(number, line) => (number, entry(line, raw).unwrap_or_else(Found::Malformed)),
+            Line::TooLong(number) => (number, Found::Malformed("the line is too long for an entry".into())),
+        }))
+    }
+}
+
+fn entry(line: &[u8], raw: bool) -> Result<Found, String> {
+    let tab = line.iter().position(|b| *b == b'\t').ok_or("there is no tab between a key and a value")?;
+    let read = |part: &[u8], what: &str| match raw {
+        true => Ok(part.to_vec()),
+        false => unescape(part).map_err(|why| format!("the {what} {why} (or say --raw)")),
+    };
+    Ok(Found::Entry(read(&line[..tab], "key")?, read(&line[tab + 1..], "value")?))
+}
