@@ -3,10 +3,9 @@
 use crate::args::{Delete, Get, Put};
 use crate::exit::{Exit, Failure};
 use crate::jsonl;
-use crate::text::{counted, escape};
+use crate::text::{Notation, counted, escape};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use tierdb_base::{MAX_VALUE_BYTES, check_key, check_value};
 use tierdb_engine::{Durability, Engine, KeyRange};
@@ -48,7 +47,7 @@ pub fn get(engine: &dyn Engine, get: &Get, out: &mut dyn Write, on_terminal: boo
         jsonl::write_entry(out, &key, Some(&value))?;
     } else {
         out.write_all(&notation.write(&value))?;
-        if on_terminal || notation != crate::text::Notation::Raw {
+        if on_terminal || notation != Notation::Raw {
             out.write_all(b"\n")?;
         }
     }
@@ -70,9 +69,4 @@ pub fn delete(engine: &dyn Engine, delete: &Delete, out: &mut dyn Write) -> Resu
     let count = engine.delete_range(&range, Durability::Durable)?;
     writeln!(out, "deleted {}", counted(count, "key", "keys"))?;
     Ok(())
-}
-
-/// Whether a path stands for standard input.
-pub fn is_stdin(path: &Path) -> bool {
-    path.as_os_str().as_bytes() == b"-"
 }

@@ -348,6 +348,23 @@ fn malformed_lines_are_skipped_counted_and_shown_up_to_a_number() {
 }
 
 #[test]
+fn the_largest_entry_loads_and_a_larger_one_does_not() {
+    let models = Models::default();
+    let mut text = b"a\t1\n".to_vec();
+    for (key, over) in [("largest", 0), ("larger", 1)] {
+        text.extend_from_slice(key.as_bytes());
+        text.push(b'\t');
+        text.resize(text.len() + tierdb_base::MAX_VALUE_BYTES + over, b'v');
+        text.push(b'\n');
+    }
+    let ran = models.load("s", &["--format", "tsv", "--on-error", "skip"], &text);
+    assert!(ran.err.contains("line 3: value of 67108865 bytes is too large"), "{}", ran.err);
+    assert!(ran.ok_text().starts_with("loaded 2 entries"));
+    assert_eq!(models.run(&["get", "s", "largest"]).ok().len(), tierdb_base::MAX_VALUE_BYTES);
+    assert_eq!(models.run(&["scan", "s", "--keys-only"]).ok_text(), "a\nlargest\n");
+}
+
+#[test]
 fn replaced_values_are_counted() {
     let models = Models::default();
     models.run(&["put", "s", "a", "old"]).ok();

@@ -15,7 +15,6 @@ mod tsv;
 pub use progress::Progress;
 
 use crate::args::{Load, LoadFormat, OnError};
-use crate::entries::is_stdin;
 use crate::exit::{Exit, Failure};
 use crate::text::{counted, grouped};
 use progress::Counted;
@@ -28,8 +27,8 @@ use std::time::Instant;
 use tierdb_base::{ByteSize, MAX_BATCH_BYTES, check_key, check_value};
 use tierdb_engine::{Durability, Engine, WriteBatch};
 
-/// A batch is written when it has this many bytes, whatever its number of entries.
-const BATCH_BYTES: usize = 8 << 20;
+/// A batch of several entries has at most this many bytes, whatever their number.
+const BATCH_BYTES: usize = 1 << 20;
 
 /// What a source found.
 enum Found {
@@ -87,6 +86,11 @@ impl Input {
     }
 }
 
+/// Whether a path stands for standard input.
+fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
 /// The format that was asked for, or else that of the file's name; options of other formats are refused.
 fn format_of(load: &Load) -> Result<LoadFormat, Failure> {
     let guess = match load.file.extension().map(OsStr::to_ascii_lowercase).as_deref().and_then(OsStr::to_str)
@@ -128,6 +132,13 @@ struct Tally {
     entries: u64,
     bytes: u64,
     malformed: u64,
+}
+
+impl Tally {
+    fn add(&mut self, entries: usize, bytes: usize) {
+        self.entries += entries as u64;
+        self.bytes += bytes as u64;
+    }
 }
 
 /// Writes every entry of `input` to `engine`; complaints and progress go to `err`, the result to `out`.
@@ -185,17 +196,21 @@ fn write_all(
     let durability = Durability::from(load.durability);
     let mut batch = WriteBatch::new();
     let prefix = load.prefix.as_bytes();
+    let mut seen = 0;
     while let Some((line, found)) = input.source.next()? {
         let why = match prefixed(prefix, found) {
             Ok((key, value)) => {
-                let len = key.len() + value.len();
-                if batch.bytes() + len > MAX_BATCH_BYTES {
+                if batch.bytes() + key.len() + value.len() > BATCH_BYTES {
                     write(engine, &mut batch, durability, tally)?;
                 }
-                match batch.put(key, value) {
-                    Ok(_) => None,
-                    Err(error) => Some(error.to_string()),
+                if key.len() + value.len() > MAX_BATCH_BYTES {
+                    // The largest values fit no batch together with their key.
+                    engine.put(&key, &value, durability)?;
+                    tally.add(1, key.len() + value.len());
+                } else {
+                    batch.put(key, value)?;
                 }
+                None
             }
             Err(why) => Some(why),
         };
@@ -212,15 +227,16 @@ fn write_all(
                 input.progress.aside(err, "tierdb: more lines like these are counted, but not shown");
             }
         }
-        if batch.len() >= load.batch_size.get() || batch.bytes() >= BATCH_BYTES {
+        if batch.len() >= load.batch_size.get() {
             write(engine, &mut batch, durability, tally)?;
-            if input.progress.is_due() {
-                if durability == Durability::Grouped && input.progress.tells() {
-                    engine.sync()?;
-                }
-                input.progress.report(err, tally.entries);
-            }
         }
+        if tally.entries > seen && input.progress.is_due() {
+            if durability == Durability::Grouped && input.progress.tells() {
+                engine.sync()?;
+            }
+            input.progress.report(err, tally.entries);
+        }
+        seen = tally.entries;
     }
     write(engine, &mut batch, durability, tally)
 }
@@ -247,8 +263,7 @@ fn write(
 ) -> Result<(), Failure> {
     if !batch.is_empty() {
         engine.write(batch, durability)?;
-        tally.entries += batch.len() as u64;
-        tally.bytes += batch.bytes() as u64;
+        tally.add(batch.len(), batch.bytes());
         batch.clear();
     }
     Ok(())
