@@ -21,6 +21,8 @@ pub enum Durability {
 }
 
 /// A range of keys, by any bounds. A reversed range is empty.
+///
+/// A bound is a byte string, not a key: it may be empty, or longer than a key may be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRange {
     /// Lower bound.
@@ -108,8 +110,13 @@ impl Snapshot {
 
 /// Entries of a range in key order, both ways, as one snapshot sees them.
 ///
-/// A cursor starts before the first entry (going forward) and after the last (going back). After an
-/// error it stays where it is, and the same call gives the error again: damage is never skipped.
+/// A cursor stands between two entries of its range. `next` moves over the entry above and gives it,
+/// `prev` moves over the entry below and gives it, so `prev` after `next` gives the same entry again. At
+/// an end it stays there: after `next` gave `None`, `prev` gives the last entry. A new cursor is before
+/// the first entry for `next`, and after the last for `prev`.
+///
+/// Writes after it was opened do not change what it gives. After an error it stays where it is, and the
+/// same call gives the error again: damage is never skipped.
 pub trait Cursor: Send {
     /// The next entry in key order, or `None` at the end of the range.
     fn next(&mut self) -> Result<Option<(Vec<u8>, Value)>>;
@@ -117,8 +124,8 @@ pub trait Cursor: Send {
     /// The previous entry in key order, or `None` at the start of the range.
     fn prev(&mut self) -> Result<Option<(Vec<u8>, Value)>>;
 
-    /// Moves to just before the first entry whose key is at least `key` (so `next` gives it, and `prev`
-    /// the one below it).
+    /// Moves to just before the first entry of the range whose key is at least `key` (so `next` gives it,
+    /// and `prev` the one below it). Like a bound, `key` may be any byte string.
     fn seek(&mut self, key: &[u8]);
 
     /// Moves to before the first entry of the range.
@@ -145,7 +152,8 @@ pub trait Engine: Send + Sync {
     /// As [`Engine::get`].
     fn get_at(&self, key: &[u8], snapshot: &Snapshot) -> Result<Option<Value>>;
 
-    /// The values of `keys`, each as of some moment during the call; reads of flash overlap.
+    /// The values of `keys`, in their order, each as of some moment during the call; reads of flash
+    /// overlap. A key that is refused or damaged fails by itself.
     fn multi_get(&self, keys: &[&[u8]]) -> Vec<Result<Option<Value>>>;
 
     /// Stores `value` under `key`, replacing any older value.
@@ -160,7 +168,7 @@ pub trait Engine: Send + Sync {
     /// `Invalid`; `Poisoned`.
     fn delete(&self, key: &[u8], durability: Durability) -> Result<()>;
 
-    /// Applies all writes of `batch`, visible and durable at once.
+    /// Applies all writes of `batch`, visible and durable at once. An empty batch changes nothing.
     ///
     /// # Errors
     /// As [`Engine::put`]; nothing of the batch is then applied.
@@ -168,12 +176,17 @@ pub trait Engine: Send + Sync {
 
     /// Removes every key of `range` that is there when the call starts, as one batch while they are at
     /// most 1,048,576 keys, and otherwise as several in key order. Returns how many there were.
+    ///
+    /// A key that another thread adds to the range during the call may stay. Succeeds on a full store.
+    ///
+    /// # Errors
+    /// As [`Engine::delete`].
     fn delete_range(&self, range: &KeyRange, durability: Durability) -> Result<u64>;
 
-    /// A view of the store as of now.
+    /// A view of the store as of one moment during the call: it sees every write that had returned before.
     fn snapshot(&self) -> Result<Snapshot>;
 
-    /// A cursor over `range`, as `snapshot` sees it, or as of now.
+    /// A cursor over `range`, as `snapshot` sees it, or as of one moment during this call.
     fn cursor(&self, range: KeyRange, snapshot: Option<&Snapshot>) -> Result<Box<dyn Cursor + '_>>;
 
     /// Makes all writes that have returned durable.
@@ -195,7 +208,8 @@ pub trait Engine: Send + Sync {
     fn stats(&self) -> Stats;
 
     /// Finishes background work, makes everything durable and marks the store as closed, so that the
-    /// next open is quick. Later calls of other methods fail; a second close does nothing.
+    /// next open is quick. Later calls of other methods fail (all but [`Engine::stats`], which cannot); a
+    /// second close does nothing. Dropping an engine without it is allowed, and loses nothing that is durable.
     fn close(&self) -> Result<()>;
 }
 
