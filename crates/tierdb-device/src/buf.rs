@@ -3,15 +3,18 @@
 use crate::file::BLOCK;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
+use std::num::NonZero;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use tierdb_base::{Error, Result};
 
-/// Zeroed bytes whose address and length are multiples of [`BLOCK`].
+/// Bytes whose address and length are multiples of [`BLOCK`]. The default has none, and no allocation.
 pub struct AlignedBuf {
     start: NonNull<u8>,
     len: usize,
 }
+
+const ALIGN: NonZero<usize> = NonZero::new(BLOCK as usize).unwrap();
 
 // SAFETY: an `AlignedBuf` owns its bytes, as a `Box<[u8]>` does.
 unsafe impl Send for AlignedBuf {}
@@ -20,7 +23,7 @@ unsafe impl Sync for AlignedBuf {}
 
 impl AlignedBuf {
     fn layout(len: usize) -> Option<Layout> {
-        Layout::from_size_align(len, BLOCK as usize).ok()
+        Layout::from_size_align(len, ALIGN.get()).ok()
     }
 
     /// A buffer of `len` zero bytes, rounded up to a multiple of [`BLOCK`], at least one.
@@ -45,10 +48,16 @@ impl AlignedBuf {
     }
 }
 
+impl Default for AlignedBuf {
+    fn default() -> Self {
+        AlignedBuf { start: NonNull::without_provenance(ALIGN), len: 0 }
+    }
+}
+
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        if let Some(layout) = Self::layout(self.len) {
-            // SAFETY: `start` was allocated by `zeroed` with this same layout and is freed once.
+        if let Some(layout) = Self::layout(self.len).filter(|layout| layout.size() > 0) {
+            // SAFETY: bytes are there, so `zeroed` allocated `start` with this layout; it is freed once.
             unsafe { dealloc(self.start.as_ptr(), layout) };
         }
     }
@@ -58,7 +67,7 @@ impl Deref for AlignedBuf {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: `start` points to `len` initialised bytes that `self` owns.
+        // SAFETY: `start` is aligned, and points to `len` initialised bytes that `self` owns.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -87,5 +96,6 @@ mod tests {
         assert_eq!((buf.len(), buf.as_ptr() as usize % BLOCK as usize), (8192, 0));
         assert_eq!((buf[4999], buf[5000]), (7, 0));
         assert!(AlignedBuf::zeroed(usize::MAX).is_err());
+        assert!(AlignedBuf::default().is_empty());
     }
 }

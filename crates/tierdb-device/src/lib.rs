@@ -5,12 +5,17 @@
 //! simulated ones with crash states and faults (`tierdb-sim`).
 //!
 //! Read in this order: [`file`] (the contract), [`buf`] (aligned buffers), [`meter`] (who caused which
-//! I/O, and emulated devices), then the real directory.
+//! I/O, and emulated devices), [`combine`] (reads of many threads as one batch), [`real`] (real
+//! directories).
 
 pub mod buf;
+pub mod combine;
 pub mod file;
 pub mod meter;
+pub mod real;
 
 pub use buf::AlignedBuf;
+pub use combine::Combined;
 pub use file::{BLOCK, BlockFile, Dir, DirLock, OpenMode};
 pub use meter::{Cause, Emulation, Meter, MeterSnapshot, Metered};
+pub use real::{ReadBatching, RealDir, RealFile, RealOptions};

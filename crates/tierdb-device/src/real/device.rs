@@ -1,0 +1,102 @@
+//! How reads get to the medium: through a ring together with those of other threads, or one by one.
+
+use super::file::Handle;
+use super::pool::Pool;
+use super::uring::{BATCH, Read, Ring};
+use crate::buf::AlignedBuf;
+use crate::combine::{Combined, Combiner};
+use std::os::fd::AsFd;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tierdb_base::Result;
+
+/// How reads of different threads go to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadBatching {
+    /// Those that are asked for while the rings are busy go together (PRISM, section 5.3). The default.
+    Combining,
+    /// A batch waits this long to fill (PRISM's timeout-based alternative: 100 µs). For comparison.
+    Timeout(Duration),
+    /// Each thread reads for itself.
+    Direct,
+}
+
+/// How a [`RealDir`](super::RealDir) reaches its medium. Affects speed only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RealOptions {
+    /// How reads of different threads go to the device.
+    pub batching: ReadBatching,
+    /// Use io_uring where the kernel allows it. Default true. Without it each read is a system call, and
+    /// [`BlockFile::read_many`](crate::BlockFile::read_many) uses a few threads.
+    pub io_uring: bool,
+    /// Batches in flight at once. Default 8, at least 1. As many threads read each for itself; reads of
+    /// more are combined. Fewer rings make larger batches and more waiting.
+    pub rings: usize,
+}
+
+impl Default for RealOptions {
+    fn default() -> Self {
+        RealOptions { batching: ReadBatching::Combining, io_uring: true, rings: 8 }
+    }
+}
+
+/// What the files of a directory share.
+pub struct Device {
+    batching: ReadBatching,
+    rings: Option<Combiner<Ring>>,
+    pool: OnceLock<Pool>,
+}
+
+impl Device {
+    /// `ring` is one that works, if there is one.
+    pub fn new(options: &RealOptions, ring: Option<Ring>) -> Self {
+        let rings = ring.map(|first| {
+            // A limit on locked memory may end this early; one ring is enough to go on with.
+            let more = (1..options.rings).map_while(|_| Ring::new().ok());
+            let window = match options.batching {
+                ReadBatching::Timeout(window) => Some(window),
+                ReadBatching::Combining | ReadBatching::Direct => None,
+            };
+            Combiner::new(std::iter::once(first).chain(more).collect(), BATCH, window)
+        });
+        Device { batching: options.batching, rings, pool: OnceLock::new() }
+    }
+
+    pub fn combined(&self) -> Combined {
+        self.rings.as_ref().map(Combiner::combined).unwrap_or_default()
+    }
+
+    pub fn read(&self, file: &Handle, at: u64, buf: &mut AlignedBuf) -> Result<()> {
+        match &self.rings {
+            Some(rings) if self.batching != ReadBatching::Direct => {
+                // SAFETY: `file` and `buf` are borrowed until this function returns or unwinds, and `buf` is
+                // not touched before `run` has; by then no port has the read (invariant 4 of `combine`).
+                let read = unsafe { Read::new(file.as_fd(), at, buf) };
+                let outcome = rings.run(std::iter::once(read)).pop().flatten();
+                file.finish_read(at, buf, outcome)
+            }
+            _ => file.finish_read(at, buf, None),
+        }
+    }
+
+    pub fn read_many(&self, file: &Arc<Handle>, reqs: &mut [(u64, AlignedBuf)]) -> Vec<Result<()>> {
+        if let [(at, buf)] = reqs {
+            return vec![self.read(file, *at, buf)];
+        }
+        let Some(rings) = &self.rings else {
+            return self.pool.get_or_init(Pool::new).read_many(file, reqs);
+        };
+        let mut results = Vec::with_capacity(reqs.len());
+        for reqs in reqs.chunks_mut(BATCH) {
+            let reads = reqs.iter_mut().map(|(at, buf)| {
+                // SAFETY: as in `read`: all of `reqs` is borrowed, and not touched before `run` has returned.
+                unsafe { Read::new(file.as_fd(), *at, buf) }
+            });
+            let outcomes = rings.run(reads);
+            results.extend(
+                reqs.iter_mut().zip(outcomes).map(|((at, buf), outcome)| file.finish_read(*at, buf, outcome)),
+            );
+        }
+        results
+    }
+}

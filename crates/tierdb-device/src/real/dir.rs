@@ -1,0 +1,304 @@
+//! A real directory: what its medium is, its files, and its lock.
+
+use super::device::{Device, RealOptions};
+use super::file::{Handle, RealFile, os_error};
+use super::uring::{Read, Ring};
+use crate::buf::AlignedBuf;
+use crate::combine::{Combined, Port};
+use crate::file::{BLOCK, Dir, DirLock, OpenMode};
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Mode, OFlags, flock, fstatfs, fsync, ftruncate, open, openat,
+    renameat, unlinkat,
+};
+use rustix::io::{Errno, pread, pwrite};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tierdb_base::{Error, Result};
+
+/// The file in a directory that its lock is on. Not one of the directory's block files.
+const LOCK: &str = "LOCK";
+
+const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// A directory of a file system.
+#[derive(Clone)]
+pub struct RealDir(Arc<Inner>);
+
+struct Inner {
+    fd: OwnedFd,
+    name: Arc<str>,
+    path: PathBuf,
+    direct_io: bool,
+    medium: String,
+    device: Arc<Device>,
+}
+
+impl RealDir {
+    /// Opens the directory at `path` with the default options.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_with(path, &RealOptions::default())
+    }
+
+    /// Opens the directory at `path`, after making it and those above it where they are missing. On return
+    /// their names are durable.
+    pub fn create(path: impl AsRef<Path>) -> Result<Self> {
+        Self::create_with(path, &RealOptions::default())
+    }
+
+    /// As [`RealDir::create`], with `options`.
+    pub fn create_with(path: impl AsRef<Path>, options: &RealOptions) -> Result<Self> {
+        let path = path.as_ref();
+        make_durably(path).map_err(|error| Error::io("creation", path.to_string_lossy(), 0, error))?;
+        Self::open_with(path, options)
+    }
+
+    /// As [`RealDir::open`], with `options`. Finds out by trying what the file system and the kernel allow:
+    /// direct I/O and io_uring are used where they work.
+    pub fn open_with(path: impl AsRef<Path>, options: &RealOptions) -> Result<Self> {
+        let path = path.as_ref();
+        let name: Arc<str> = path.to_string_lossy().into();
+        let fd = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(
+            |errno| match errno {
+                Errno::NOENT => Error::NotFound {
+                    path: path.to_owned(),
+                    hint: "create the directory, or correct the path",
+                },
+                Errno::NOTDIR => {
+                    Error::NotAStore { path: path.to_owned(), why: "it is not a directory".into() }
+                }
+                errno => os_error("open", name.clone(), 0, errno),
+            },
+        )?;
+        let probe = Probe::new(&fd, options).map_err(|errno| os_error("probe", name.clone(), 0, errno))?;
+        let medium = probe.medium(&fd, options);
+        let device = Arc::new(Device::new(options, probe.ring.ok()));
+        let inner = Inner { fd, name, path: path.to_owned(), direct_io: probe.direct_io, medium, device };
+        Ok(RealDir(Arc::new(inner)))
+    }
+
+    /// Whether its files are read and written past the page cache.
+    pub fn direct_io(&self) -> bool {
+        self.0.direct_io
+    }
+
+    /// How its medium is reached, in words.
+    pub fn medium(&self) -> String {
+        self.0.medium.clone()
+    }
+
+    /// How often reads of its files went to the device together.
+    pub fn combined(&self) -> Combined {
+        self.0.device.combined()
+    }
+
+    fn error(&self, op: &'static str, file: &str, errno: Errno) -> Error {
+        os_error(op, self.place(file), 0, errno)
+    }
+
+    fn place(&self, file: &str) -> String {
+        self.0.path.join(file).to_string_lossy().into_owned()
+    }
+}
+
+fn make_durably(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    make_durably(parent)?;
+    match std::fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+        other => other?,
+    }
+    std::fs::File::open(parent)?.sync_all()
+}
+
+/// One component of a path, and none that means something else here.
+fn check_name(name: &str) -> Result<()> {
+    if name.is_empty() || name == "." || name == ".." || name == LOCK || name.contains(['/', '\0']) {
+        return Err(Error::invalid(format!(
+            "{name:?} cannot name a file of a store: use one path component other than {LOCK:?}"
+        )));
+    }
+    Ok(())
+}
+
+/// What was found out about a directory with a file that has no name.
+struct Probe {
+    direct_io: bool,
+    ring: std::result::Result<Ring, String>,
+}
+
+impl Probe {
+    fn new(dir: &OwnedFd, options: &RealOptions) -> Result<Self, Errno> {
+        let direct = unnamed_file(dir, OFlags::DIRECT).and_then(|file| try_read(&file).map(|()| file));
+        let (direct_io, file) = match direct {
+            Ok(file) => (true, file),
+            Err(Errno::INVAL) => (false, unnamed_file(dir, OFlags::empty())?),
+            Err(errno) => return Err(errno),
+        };
+        let ring = match options.io_uring {
+            true => try_ring(&file).map_err(|error| format!("io_uring refused: {error}")),
+            false => Err("io_uring switched off".into()),
+        };
+        Ok(Probe { direct_io, ring })
+    }
+
+    fn medium(&self, dir: &OwnedFd, options: &RealOptions) -> String {
+        const TMPFS: i128 = 0x0102_1994;
+        let mut words = String::from(match self.direct_io {
+            true => "direct I/O, ",
+            false => "buffered (file system refuses direct I/O), ",
+        });
+        words.push_str(match &self.ring {
+            Ok(_) => "io_uring",
+            Err(_) => "pread",
+        });
+        if let (Err(why), true) = (&self.ring, options.io_uring) {
+            words.push_str(&format!(" ({why})"));
+        }
+        if fstatfs(dir).is_ok_and(|stat| i128::from(stat.f_type) == TMPFS) {
+            words.push_str(", on memory (tmpfs): nothing outlives the machine");
+        }
+        words
+    }
+}
+
+/// An empty file that goes when it is closed.
+fn unnamed_file(dir: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = match openat(dir, ".", flags | OFlags::TMPFILE, FILE_MODE) {
+        // A file system without unnamed files: take the name away at once.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT) => {
+            let name = format!("PROBE.{}", std::process::id());
+            let file = openat(dir, name.as_str(), flags | OFlags::CREATE, FILE_MODE);
+            // A refusal of the flags may come after the name was made.
+            let _ = unlinkat(dir, name.as_str(), AtFlags::empty());
+            file?
+        }
+        other => other?,
+    };
+    ftruncate(&file, BLOCK)?;
+    Ok(file)
+}
+
+fn try_read(file: &OwnedFd) -> Result<(), Errno> {
+    let mut buf = AlignedBuf::zeroed(BLOCK as usize).map_err(|_| Errno::NOMEM)?;
+    pread(file, &mut *buf, 0).map(drop)
+}
+
+/// A ring that has read `file`.
+fn try_ring(file: &OwnedFd) -> Result<Ring, io::Error> {
+    let mut ring = Ring::new()?;
+    let mut buf = AlignedBuf::zeroed(BLOCK as usize).map_err(io::Error::other)?;
+    // SAFETY: `file` and `buf` outlive the call of `run` below, and `buf` is not touched before it is over.
+    let read = unsafe { Read::new(file.as_fd(), 0, &mut buf) };
+    let mut result = Err(io::ErrorKind::Other.into());
+    ring.run(&[read], &mut |_, outcome| {
+        result = match outcome {
+            0.. => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(-errno)),
+        };
+    });
+    result.map(|()| ring)
+}
+
+impl Dir for RealDir {
+    type File = RealFile;
+
+    fn name(&self) -> Arc<str> {
+        self.0.name.clone()
+    }
+
+    fn open(&self, name: &str, mode: OpenMode) -> Result<RealFile> {
+        check_name(name)?;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let (op, create) = match mode {
+            OpenMode::Existing => ("open", OFlags::empty()),
+            OpenMode::CreateNew => ("creation", OFlags::CREATE | OFlags::EXCL),
+        };
+        let direct = if self.0.direct_io { OFlags::DIRECT } else { OFlags::empty() };
+        let fd = openat(&self.0.fd, name, flags | create | direct, FILE_MODE)
+            .map_err(|errno| self.error(op, name, errno))?;
+        Ok(RealFile::new(Handle::new(fd, self.place(name).into()), self.0.device.clone()))
+    }
+
+    fn list(&self) -> Result<Vec<String>> {
+        let error = |errno| self.error("listing", "", errno);
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.0.fd).map_err(error)? {
+            let entry = entry.map_err(error)?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            let is_file = match entry.file_type() {
+                FileType::Unknown => self.0.path.join(name).is_file(),
+                kind => kind == FileType::RegularFile,
+            };
+            if is_file && name != LOCK {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        check_name(name)?;
+        unlinkat(&self.0.fd, name, AtFlags::empty()).map_err(|errno| self.error("removal", name, errno))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        check_name(from)?;
+        check_name(to)?;
+        renameat(&self.0.fd, from, &self.0.fd, to).map_err(|errno| self.error("rename", from, errno))
+    }
+
+    fn sync(&self) -> Result<()> {
+        fsync(&self.0.fd).map_err(|errno| self.error("sync", "", errno))
+    }
+
+    fn lock(&self) -> Result<Box<dyn DirLock>> {
+        let error = |errno| self.error("lock", LOCK, errno);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let file = openat(&self.0.fd, LOCK, flags, FILE_MODE).map_err(error)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                return Err(Error::Locked { path: self.0.path.join(LOCK), holder: holder(&file) });
+            }
+            Err(errno) => return Err(error(errno)),
+        }
+        // For people, and for the error of the next one. The lock itself is what counts.
+        let pid = std::process::id().to_string();
+        ftruncate(&file, 0).and_then(|()| pwrite(&file, pid.as_bytes(), 0)).map_err(error)?;
+        Ok(Box::new(Lock(file)))
+    }
+}
+
+/// A lock on an open file description: it excludes other processes, and a second open in this one.
+struct Lock(OwnedFd);
+
+impl DirLock for Lock {}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // A child that has inherited the descriptor would keep the lock beyond the close.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+fn holder(lock: &OwnedFd) -> String {
+    let mut text = [0; 20];
+    let count = pread(lock, &mut text, 0).unwrap_or(0);
+    match std::str::from_utf8(&text[..count]).ok().and_then(|text| text.trim().parse::<u32>().ok()) {
+        Some(pid) => format!("process {pid}"),
+        None => "another process".into(),
+    }
+}

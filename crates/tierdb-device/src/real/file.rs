@@ -1,0 +1,212 @@
+//! A file of a real directory.
+
+use super::device::Device;
+use crate::buf::AlignedBuf;
+use crate::file::{BLOCK, BlockFile};
+use rustix::fs::{FallocateFlags, fallocate, fdatasync, fstat, fsync, ftruncate};
+use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2};
+use std::io::{self, ErrorKind, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tierdb_base::{Error, Result};
+
+/// An error of the operating system in its place. A quota that is used up is a full file system.
+pub fn os_error(op: &'static str, name: impl Into<Arc<str>>, at: u64, errno: Errno) -> Error {
+    let source = match errno {
+        Errno::DQUOT => io::Error::new(ErrorKind::StorageFull, "the disk quota is used up"),
+        _ => errno.into(),
+    };
+    Error::io(op, name, at, source)
+}
+
+/// An open file, and the calls that every way of reading and writing it ends in.
+pub struct Handle {
+    fd: OwnedFd,
+    name: Arc<str>,
+}
+
+impl AsFd for Handle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Handle {
+    pub fn new(fd: OwnedFd, name: Arc<str>) -> Self {
+        Handle { fd, name }
+    }
+
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn error(&self, op: &'static str, at: u64, errno: Errno) -> Error {
+        os_error(op, self.name.clone(), at, errno)
+    }
+
+    fn len(&self) -> Result<u64> {
+        let stat = fstat(&self.fd).map_err(|errno| self.error("stat", 0, errno))?;
+        Ok(stat.st_size as u64)
+    }
+
+    fn check(&self, at: u64, what: &'static str) -> Result<()> {
+        if at.is_multiple_of(BLOCK) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("{what} {at} of {} is not a multiple of {BLOCK}", self.name)))
+    }
+
+    /// Reads what is left of `buf` after a first attempt, if there was one: `outcome` is the bytes it read,
+    /// or a negative error number.
+    pub fn finish_read(&self, at: u64, buf: &mut [u8], outcome: Option<i32>) -> Result<()> {
+        let mut attempt = outcome.map(|outcome| match usize::try_from(outcome) {
+            Ok(count) => Ok(count),
+            Err(_) => Err(Errno::from_raw_os_error(-outcome)),
+        });
+        let mut filled = 0;
+        loop {
+            let place = at.saturating_add(filled as u64);
+            let count = match attempt.take().unwrap_or_else(|| pread(&self.fd, &mut buf[filled..], place)) {
+                Ok(count) => count,
+                // A ring cancels what a thread that ends has not started.
+                Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED) => continue,
+                Err(errno) => return Err(self.error("read", place, errno)),
+            };
+            filled += count;
+            if filled >= buf.len() {
+                return Ok(());
+            }
+            // Asking again at the end of a damaged file could be refused for its offset, not for the end.
+            if count == 0 || at.saturating_add(buf.len() as u64) > self.len()? {
+                return Err(Error::io("read", self.name.clone(), at, ErrorKind::UnexpectedEof.into()));
+            }
+        }
+    }
+
+    fn write(&self, at: u64, bytes: &[u8], put: impl Fn(&[u8], u64) -> Result<usize, Errno>) -> Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let place = at.saturating_add(done as u64);
+            match put(&bytes[done..], place) {
+                Ok(0) => {
+                    return Err(Error::io("write", self.name.clone(), place, ErrorKind::WriteZero.into()));
+                }
+                Ok(count) => done += count,
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(errno) => return Err(self.error("write", place, errno)),
+            }
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, from: u64, to: u64) -> Result<()> {
+        loop {
+            match fallocate(&self.fd, FallocateFlags::empty(), from, to - from) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                // A file system without allocation: only writing takes the space.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => return self.write_zeros(from, to),
+                Err(errno) => return Err(self.error("allocation", from, errno)),
+            }
+        }
+    }
+
+    fn write_zeros(&self, from: u64, to: u64) -> Result<()> {
+        const STEP: u64 = 1 << 20;
+        let zeros = AlignedBuf::zeroed(STEP as usize)?;
+        for at in (from..to).step_by(STEP as usize) {
+            let bytes = &zeros[..(to - at).min(STEP) as usize];
+            self.write(at, bytes, |bytes, at| pwrite(&self.fd, bytes, at))?;
+        }
+        Ok(())
+    }
+
+    fn truncate(&self, len: u64) -> Result<()> {
+        ftruncate(&self.fd, len).map_err(|errno| self.error("truncation", len, errno))
+    }
+}
+
+/// A file of a [`RealDir`](super::RealDir): direct I/O where the file system has it.
+pub struct RealFile {
+    handle: Arc<Handle>,
+    device: Arc<Device>,
+    /// Changes of the length, and how many of them are durable.
+    resized: AtomicU64,
+    synced: AtomicU64,
+}
+
+impl RealFile {
+    pub(super) fn new(handle: Handle, device: Arc<Device>) -> Self {
+        let handle = Arc::new(handle);
+        RealFile { handle, device, resized: AtomicU64::new(0), synced: AtomicU64::new(0) }
+    }
+}
+
+impl BlockFile for RealFile {
+    fn name(&self) -> Arc<str> {
+        self.handle.name.clone()
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.handle.len()
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.handle.check(len, "length")?;
+        let before = self.handle.len()?;
+        self.resized.fetch_add(1, Ordering::Relaxed);
+        if len <= before {
+            return self.handle.truncate(len);
+        }
+        self.handle.allocate(before, len).inspect_err(|_| {
+            // What was added before the room ran out goes again.
+            let _ = self.handle.truncate(before);
+        })
+    }
+
+    fn read(&self, at: u64, buf: &mut AlignedBuf) -> Result<()> {
+        self.handle.check(at, "offset")?;
+        self.device.read(&self.handle, at, buf)
+    }
+
+    fn read_many(&self, reqs: &mut [(u64, AlignedBuf)]) -> Vec<Result<()>> {
+        if let Some(wrong) = reqs.iter().find_map(|(at, _)| self.handle.check(*at, "offset").err()) {
+            return reqs.iter().map(|_| Err(wrong.clone())).collect();
+        }
+        self.device.read_many(&self.handle, reqs)
+    }
+
+    fn write(&self, at: u64, bytes: &AlignedBuf) -> Result<()> {
+        self.handle.check(at, "offset")?;
+        self.handle.write(at, bytes, |bytes, at| pwrite(&self.handle, bytes, at))
+    }
+
+    fn write_durable(&self, at: u64, bytes: &AlignedBuf) -> Result<()> {
+        self.handle.check(at, "offset")?;
+        self.handle.write(at, bytes, |bytes, at| {
+            match pwritev2(&self.handle, &[IoSlice::new(bytes)], at, ReadWriteFlags::DSYNC) {
+                // A file system that knows no such flag.
+                Err(Errno::OPNOTSUPP) => {
+                    let count = pwrite(&self.handle, bytes, at)?;
+                    fdatasync(&self.handle)?;
+                    Ok(count)
+                }
+                other => other,
+            }
+        })
+    }
+
+    fn sync(&self) -> Result<()> {
+        let resized = self.resized.load(Ordering::Acquire);
+        let whole = self.synced.load(Ordering::Acquire) < resized;
+        // An interrupted sync has not said how it ended; any other error has, for good.
+        while let Err(errno) = if whole { fsync(&self.handle) } else { fdatasync(&self.handle) } {
+            if errno != Errno::INTR {
+                return Err(self.handle.error("sync", 0, errno));
+            }
+        }
+        self.synced.fetch_max(resized, Ordering::Release);
+        Ok(())
+    }
+}

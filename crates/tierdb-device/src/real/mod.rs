@@ -1,0 +1,15 @@
+//! Block files in a directory of a file system.
+//!
+//! Read in this order: [`dir`] (opening, what the medium is, the lock), [`file`] (writes and syncs),
+//! [`device`] (how reads get to the medium), [`uring`] (the only place where the kernel works on our
+//! buffers behind our back), [`pool`] (overlapping reads where there is no io_uring).
+
+mod device;
+mod dir;
+mod file;
+mod pool;
+mod uring;
+
+pub use device::{ReadBatching, RealOptions};
+pub use dir::RealDir;
+pub use file::RealFile;

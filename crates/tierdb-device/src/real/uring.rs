@@ -1,0 +1,163 @@
+//! A ring of io_uring as a port for batches of reads.
+
+use crate::combine::Port;
+use io_uring::{IoUring, opcode, types};
+use rustix::io::{Errno, pread};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
+
+/// Most reads in one batch, and in one ring: PRISM's coalescing limit.
+pub const BATCH: usize = 64;
+
+/// Longest read that one entry of a ring asks for; the reader finishes what is left.
+const LONGEST: usize = 1 << 30;
+
+/// A read into memory that somebody else owns.
+pub struct Read {
+    fd: RawFd,
+    at: u64,
+    start: *mut u8,
+    len: u32,
+}
+
+// SAFETY: `Read::new` has the owner of the memory keep it valid and untouched, on whichever thread the
+// read is started.
+unsafe impl Send for Read {}
+
+impl Read {
+    /// A read of `buf.len()` bytes at byte `at` of `file`.
+    ///
+    /// # Safety
+    /// `file` stays open, and `buf` valid and untouched, until the [`Port::run`] that the read was given
+    /// to has returned or unwound, or the read was dropped without being given to one.
+    pub unsafe fn new(file: BorrowedFd<'_>, at: u64, buf: &mut [u8]) -> Self {
+        Read { fd: file.as_raw_fd(), at, start: buf.as_mut_ptr(), len: buf.len().min(LONGEST) as u32 }
+    }
+}
+
+impl Read {
+    /// Reads without a ring.
+    fn alone(&self) -> i32 {
+        // SAFETY: the descriptor stays open during `Ring::run`, which calls this (`Read::new`).
+        let file = unsafe { BorrowedFd::borrow_raw(self.fd) };
+        // SAFETY: nothing else touches these valid bytes during `Ring::run`, which calls this (`Read::new`).
+        let buf = unsafe { std::slice::from_raw_parts_mut(self.start, self.len as usize) };
+        match pread(file, buf, self.at) {
+            Ok(count) => count as i32,
+            Err(errno) => -errno.raw_os_error(),
+        }
+    }
+}
+
+/// A ring that runs one batch of reads at a time.
+pub struct Ring {
+    /// `None` once the kernel has refused to go on with it.
+    ring: Option<IoUring>,
+}
+
+/// The outcome of a read that was not started.
+const NOT_STARTED: i32 = -Errno::AGAIN.raw_os_error();
+
+impl Ring {
+    pub fn new() -> io::Result<Self> {
+        Ok(Ring { ring: Some(IoUring::builder().dontfork().build(BATCH as u32)?) })
+    }
+}
+
+impl Port for Ring {
+    type Request = Read;
+    /// Bytes read, or a negative error number.
+    type Outcome = i32;
+
+    fn run(&mut self, reads: &[Read], done: &mut dyn FnMut(usize, i32)) {
+        // One read is one system call either way; this one also spares the kernel a worker where the file
+        // system can only read while the caller waits.
+        if let [read] = reads {
+            return done(0, read.alone());
+        }
+        let mut started = 0;
+        if let Some(mut ring) = self.ring.take() {
+            // If anything below unwinds, the flight ends first, and then the ring goes: it may hold entries
+            // that the kernel has not taken.
+            let mut flight = Flight { ring: &mut ring, queued: 0, landed: 0, refused: false };
+            flight.queue(reads);
+            flight.land(done);
+            started = flight.landed;
+            let refused = flight.refused;
+            drop(flight);
+            self.ring = Some(ring).filter(|_| !refused);
+        }
+        for position in started..reads.len() {
+            done(position, NOT_STARTED);
+        }
+    }
+}
+
+/// Reads that are with the kernel. Dropped only when it has no more of their buffers.
+struct Flight<'a> {
+    ring: &'a mut IoUring,
+    /// Entries put into the ring, and not taken back.
+    queued: usize,
+    /// Those of them that are complete.
+    landed: usize,
+    /// The kernel takes no more entries from this ring.
+    refused: bool,
+}
+
+impl Flight<'_> {
+    fn queue(&mut self, reads: &[Read]) {
+        let mut entries = self.ring.submission();
+        for (position, read) in reads.iter().enumerate() {
+            let entry = opcode::Read::new(types::Fd(read.fd), read.start, read.len)
+                .offset(read.at)
+                .build()
+                .user_data(position as u64);
+            // SAFETY: the descriptor and the buffer stay valid until `Ring::run`, which called this, has
+            // returned or unwound (`Read::new`). Before either, `land` has waited for every entry that the
+            // kernel took, and those it did not take go unread with their ring.
+            if unsafe { entries.push(&entry) }.is_err() {
+                return;
+            }
+            self.queued += 1;
+        }
+    }
+
+    fn land(&mut self, done: &mut dyn FnMut(usize, i32)) {
+        while self.landed < self.queued {
+            if self.refused {
+                // Completions of what the kernel took arrive without being asked for.
+                std::thread::sleep(Duration::from_millis(1));
+            } else if let Err(error) = self.ring.submit_and_wait(1) {
+                self.take_back(&error);
+            }
+            for completion in self.ring.completion() {
+                self.landed += 1;
+                done(completion.user_data() as usize, completion.result());
+            }
+        }
+    }
+
+    /// Decides what an error of the submission means: try again, or never again.
+    fn take_back(&mut self, error: &io::Error) {
+        match Errno::from_io_error(error) {
+            Some(Errno::INTR) => {}
+            // The kernel is short of memory, or of room for completions, which `land` makes.
+            Some(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            // The process may have forbidden itself the call since. Entries are taken in order, so these are
+            // the last ones.
+            _ => {
+                self.refused = true;
+                self.queued -= self.ring.submission().len();
+            }
+        }
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        self.land(&mut |_, _| {});
+    }
+}
