@@ -2,6 +2,7 @@
 
 use crate::exit::{Exit, Failure};
 use crate::jsonl;
+use crate::store::Copied;
 use crate::text::{counted, escape};
 use serde_json::{Map, Value, json};
 use std::io::Write;
@@ -27,12 +28,18 @@ pub fn report(report: &VerifyReport, as_json: bool, out: &mut dyn Write) -> Resu
 }
 
 /// Prints what a repair saved, and what it could not; the latter is a failure that has then been reported.
-pub fn saved(keys: u64, lost: &VerifyReport, out: &mut dyn Write) -> Result<(), Failure> {
+pub fn saved(saved: &Copied, lost: &VerifyReport, out: &mut dyn Write) -> Result<(), Failure> {
     for damage in &lost.damage {
         writeln!(out, "lost: {}", describe(damage))?;
     }
-    writeln!(out, "saved {}", counted(keys, "key", "keys"))?;
+    copied("saved", saved, out)?;
     if lost.is_clean() { Ok(()) } else { Err(Failure::Reported(Exit::Damaged)) }
+}
+
+/// Prints how much a checkpoint, or a restored store, holds.
+pub fn copied(done: &str, copied: &Copied, out: &mut dyn Write) -> Result<(), Failure> {
+    writeln!(out, "{done} {}, {}", counted(copied.entries, "entry", "entries"), ByteSize(copied.bytes))?;
+    Ok(())
 }
 
 fn describe(damage: &Damage) -> String {

@@ -100,9 +100,13 @@ fn dispatch(cli: &Cli, stores: &dyn Stores, mut io: Streams<'_>) -> Result<(), F
         Command::Verify(verify) => health::report(&stores.verify(&verify.store)?, verify.json, io.out),
         Command::Repair(repair) => {
             let (saved, found) = stores.repair(&repair.src, &repair.dst)?;
-            health::saved(saved, &found, io.out)
+            health::saved(&saved, &found, io.out)
         }
-        Command::Checkpoint(checkpoint) => stores.checkpoint(&checkpoint.store, &checkpoint.dir),
-        Command::Restore(restore) => stores.restore(&restore.dir, &restore.store),
+        Command::Checkpoint(checkpoint) => {
+            health::copied("copied", &stores.checkpoint(&checkpoint.store, &checkpoint.dir)?, io.out)
+        }
+        Command::Restore(restore) => {
+            health::copied("restored", &stores.restore(&restore.dir, &restore.store)?, io.out)
+        }
     }
 }

@@ -16,6 +16,15 @@ pub enum OpenHow {
 /// What is done with an open store.
 pub type Work<'a> = dyn FnMut(&dyn Engine) -> Result<(), Failure> + 'a;
 
+/// What was copied from one store into another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Entries.
+    pub entries: u64,
+    /// Bytes of their keys and values.
+    pub bytes: u64,
+}
+
 /// Where stores come from. A target is a store directory or a configuration file.
 pub trait Stores {
     /// Opens the store at `target`, does `work` with it and closes it, whatever came of the work. The
@@ -25,13 +34,13 @@ pub trait Stores {
     /// Checks the store at `target` without changing it.
     fn verify(&self, target: &Path) -> Result<VerifyReport, Failure>;
 
-    /// Saves what can be read at `source` into a new store at `target`; returns how many keys were saved,
-    /// and what was damaged.
-    fn repair(&self, source: &Path, target: &Path) -> Result<(u64, VerifyReport), Failure>;
+    /// Saves what can be read at `source` into a new store at `target`; returns what was saved, and what was
+    /// damaged.
+    fn repair(&self, source: &Path, target: &Path) -> Result<(Copied, VerifyReport), Failure>;
 
     /// Copies the store at `target`, as of now, into the new directory `dir`.
-    fn checkpoint(&self, target: &Path, dir: &Path) -> Result<(), Failure>;
+    fn checkpoint(&self, target: &Path, dir: &Path) -> Result<Copied, Failure>;
 
     /// Makes a store at `target` from the checkpoint in `dir`.
-    fn restore(&self, dir: &Path, target: &Path) -> Result<(), Failure>;
+    fn restore(&self, dir: &Path, target: &Path) -> Result<Copied, Failure>;
 }

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use tierdb_base::Error;
 use tierdb_cli::args::Cli;
 use tierdb_cli::exit::{Exit, Failure};
-use tierdb_cli::store::{OpenHow, Stores, Work};
+use tierdb_cli::store::{Copied, OpenHow, Stores, Work};
 use tierdb_cli::{Streams, run};
 use tierdb_engine::model::ModelStore;
-use tierdb_engine::{Engine, VerifyReport};
+use tierdb_engine::{Durability, Engine, KeyRange, VerifyReport};
 
 /// Stores in memory, by path.
 #[derive(Default)]
@@ -40,16 +40,39 @@ impl Stores for Models {
         report.ok_or_else(|| Failure::invalid("no report"))
     }
 
-    fn repair(&self, source: &Path, _: &Path) -> Result<(u64, VerifyReport), Failure> {
-        Ok((1, self.verify(source)?))
+    fn repair(&self, source: &Path, target: &Path) -> Result<(Copied, VerifyReport), Failure> {
+        Ok((self.copy(source, target)?, self.verify(source)?))
     }
 
-    fn checkpoint(&self, target: &Path, _: &Path) -> Result<(), Failure> {
-        self.with(target, OpenHow::Existing, &mut |_| Ok(()))
+    fn checkpoint(&self, target: &Path, dir: &Path) -> Result<Copied, Failure> {
+        self.copy(target, dir)
     }
 
-    fn restore(&self, _: &Path, target: &Path) -> Result<(), Failure> {
-        self.with(target, OpenHow::Create, &mut |_| Ok(()))
+    fn restore(&self, dir: &Path, target: &Path) -> Result<Copied, Failure> {
+        self.copy(dir, target)
+    }
+}
+
+impl Models {
+    fn copy(&self, from: &Path, to: &Path) -> Result<Copied, Failure> {
+        let mut entries = Vec::new();
+        self.with(from, OpenHow::Existing, &mut |engine| {
+            let mut cursor = engine.cursor(KeyRange::all(), None)?;
+            while let Some(entry) = cursor.next()? {
+                entries.push(entry);
+            }
+            Ok(())
+        })?;
+        let mut copied = Copied::default();
+        self.with(to, OpenHow::Create, &mut |engine| {
+            for (key, value) in &entries {
+                engine.put(key, value, Durability::Durable)?;
+                copied.entries += 1;
+                copied.bytes += (key.len() + value.len()) as u64;
+            }
+            Ok(())
+        })?;
+        Ok(copied)
     }
 }
 
@@ -454,6 +477,16 @@ fn stat_and_verify_speak_to_people_and_programs() {
         serde_json::from_slice(&models.run(&["verify", "s", "--json"]).ok()).expect("JSON");
     assert_eq!(object["keys_checked"], 1);
     assert_eq!(object["damage"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn copies_say_how_much_they_hold() {
+    let models = Models::default();
+    models.run(&["put", "s", "key", "value"]).ok();
+    assert_eq!(models.run(&["checkpoint", "s", "c"]).ok_text(), "copied 1 entry, 8 B\n");
+    assert_eq!(models.run(&["restore", "c", "t"]).ok_text(), "restored 1 entry, 8 B\n");
+    assert_eq!(models.run(&["repair", "t", "u"]).ok_text(), "saved 1 entry, 8 B\n");
+    assert_eq!(models.scan("u"), "key\tvalue\n");
 }
 
 /// A pipe whose reader has gone away.
