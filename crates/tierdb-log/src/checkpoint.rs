@@ -1,0 +1,115 @@
+//! Checkpoints: pages to the image, so that the log before can be overwritten.
+//!
+//! 1. Note the head of the log. All that was appended before it is in DRAM, and its pages are dirty.
+//! 2. Take the set of dirty pages; from now on an append marks its page anew.
+//! 3. Write a copy of each to a free slot, and sync the image.
+//! 4. Write the log up to what was appended by now, durably. A copy may hold words that were logged while
+//!    it was made; were they to survive without the log before them, recovery would show a
+//!    later word and miss an earlier one.
+//! 5. Make a table durable that names the copies and the position of step 1.
+//!
+//! A crash before the end of step 5 leaves the old table, its slots and the log from its position. After it,
+//! replay from the new position puts the last logged content on every range that was flushed since; see
+//! the header of [`crate::pool`].
+//!
+//! Where the image has fewer free slots than there are dirty pages, steps 3 to 5 are done in rounds. The table of
+//! a round that is not the last names the position of the table before it: newer pages under an older
+//! position give the same state.
+
+use crate::layout::PAGE;
+use crate::log::{Room, Waited};
+use crate::pool::LoggedPool;
+use crate::store::PageStore;
+use std::sync::atomic::Ordering;
+use tierdb_base::{Error, ErrorKind, Result};
+use tierdb_device::Dir;
+
+/// What a checkpoint is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To free the log; may leave transient pages to it.
+    Trim,
+    /// To leave no log behind. Nothing is appended any more.
+    Close,
+}
+
+impl<D: Dir> LoggedPool<D> {
+    /// Makes a checkpoint. Holds the checkpoint latch through `store`.
+    pub(crate) fn checkpoint_with(&self, store: &mut PageStore<D::File>, purpose: Purpose) -> Result<()> {
+        self.latch.check()?;
+        let head = self.log.head();
+        let transient = self.transient.lock().clone();
+        let kept = self.log.position_of(self.keep_from.load(Ordering::Acquire).min(head.lsn));
+        // Leaving the transient pages to the log is worth it while the log that must stay for them leaves
+        // half of the ring to be filled.
+        let skip = purpose == Purpose::Trim
+            && !transient.is_empty()
+            && head.position - kept.position <= self.log.ring().len / 2;
+        let (except, position) = if skip { (transient, kept) } else { (0..0, head) };
+        let dirty = self.dirty.take(except);
+        let mut rest = &dirty[..];
+        loop {
+            match self.round(store, rest, position, purpose) {
+                Ok(done) if done == rest.len() => break,
+                Ok(done) => rest = &rest[done..],
+                Err(e) => {
+                    for page in rest {
+                        self.dirty.mark(page * PAGE, PAGE);
+                    }
+                    return Err(e);
+                }
+            }
+        }
+        self.log.free_to(position);
+        self.checkpoints.fetch_add(1, Ordering::Relaxed);
+        self.checkpoint_pages.fetch_add(dirty.len() as u64, Ordering::Relaxed);
+        self.used_after.store(self.log.used(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The checkpoint that ends an open: makes certain all that was found.
+    pub(crate) fn first_checkpoint(&self) -> Result<()> {
+        match self.checkpoint_with(&mut self.store.lock(), Purpose::Trim) {
+            // On a full device the pool can be read, and written as long as the ring has room. All that
+            // can be done then for the last block is a sync.
+            Err(e) if e.kind() == ErrorKind::NoSpace => self.log.sync(),
+            done => done,
+        }
+    }
+
+    /// Writes as many of `pages` as there is room for and a table that names them: how many.
+    fn round(
+        &self,
+        store: &mut PageStore<D::File>,
+        pages: &[u64],
+        position: crate::block::Cursor,
+        purpose: Purpose,
+    ) -> Result<usize> {
+        let room = store.room_for(pages.len()).map_err(|e| self.failed(e))?;
+        self.image_bytes.store(store.image_bytes(), Ordering::Relaxed);
+        let written = store.write_pages(&self.arena, &pages[..room]).map_err(|e| self.latch.set(e))?;
+        if let Err(e) = self.write_log_for_checkpoint() {
+            store.discard(written);
+            return Err(e);
+        }
+        let last = room == pages.len();
+        let position = if last { position } else { store.log() };
+        store
+            .write_table(written, position, last && purpose == Purpose::Close)
+            .map_err(|e| self.latch.set(e))?;
+        Ok(room)
+    }
+
+    /// Writes the log up to what was appended by now.
+    pub(crate) fn write_log_for_checkpoint(&self) -> Result<()> {
+        match self.log.wait(self.log.accepted(), Room::Checkpoint)? {
+            Waited::Durable => Ok(()),
+            Waited::RingFull => Err(self.log.no_space()),
+        }
+    }
+
+    /// A full device is a state that passes; any other failure latches.
+    fn failed(&self, error: Error) -> Error {
+        if error.kind() == ErrorKind::NoSpace { error } else { self.latch.set(error) }
+    }
+}

@@ -1,0 +1,201 @@
+//! Reading a table and its pages at open.
+
+use crate::layout::PAGE;
+use crate::options::LostPage;
+use crate::slots::Slots;
+use crate::store::RUN_PAGES;
+use crate::table::{AREAS, Area, PageEntry, TableHeader, entries_len, page_sum};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tierdb_base::{Error, Location, Result, TierRole, matches};
+use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Metered};
+use tierdb_pmem::Arena;
+
+/// Pages above which a second thread reads along.
+const PARALLEL_PAGES: usize = 2048;
+
+/// A whole table.
+pub(crate) struct FoundTable {
+    pub(crate) header: TableHeader,
+    pub(crate) entries: Vec<PageEntry>,
+    area: u64,
+}
+
+/// The newest whole table, and what stands beside it.
+pub(crate) struct FoundTables {
+    pub(crate) newest: FoundTable,
+    /// The one before it.
+    pub(crate) before: Option<FoundTable>,
+    /// The area it is in.
+    pub(crate) area: u64,
+    /// The highest generation that any header names, whole table or not.
+    pub(crate) generation: u64,
+    /// The area after it still holds an older table, so no newer one was ever begun.
+    pub(crate) is_last: bool,
+}
+
+/// Reads the newest whole table of `file`, and the one before it.
+pub(crate) fn newest_tables<F: BlockFile>(file: &Metered<F>, seed: u64) -> Result<FoundTables> {
+    let name = file.file().name();
+    let len = file.file().len()?;
+    let corrupt = |what: String, at| {
+        Error::corrupt(TierRole::Fast, format!("page table: {what}"), Location::new(name.clone(), at))
+    };
+    let area = len / AREAS;
+    if area < 2 * BLOCK || !area.is_multiple_of(BLOCK) {
+        return Err(corrupt(format!("a file of {len} bytes was cut short"), len));
+    }
+    let mut found = Vec::new();
+    for index in 0..AREAS {
+        let mut head = AlignedBuf::zeroed(BLOCK as usize)?;
+        file.read(index * area, &mut head, Cause::Recovery)?;
+        let place = Location::new(name.clone(), index * area);
+        if let Area::Table(header) = TableHeader::decode(&head, area, seed, &place)? {
+            found.push((header, index));
+        }
+    }
+    found.sort_by_key(|(header, _)| std::cmp::Reverse(header.generation));
+    let generation = found.first().map_or(0, |(header, _)| header.generation);
+    let mut whole = Vec::new();
+    for (header, index) in &found {
+        let mut body = AlignedBuf::zeroed(entries_len(header.pages) as usize)?;
+        if header.pages > 0 {
+            file.read(index * area + BLOCK, &mut body, Cause::Recovery)?;
+        }
+        if let Some(entries) = header.entries(&body, seed) {
+            whole.push(FoundTable { header: *header, entries, area: *index });
+        }
+    }
+    let mut whole = whole.into_iter();
+    let newest = whole.next().ok_or_else(|| corrupt("not one of them is whole".into(), 0))?;
+    let before = whole.next().filter(|table| table.header.generation + 1 == newest.header.generation);
+    let next = (newest.area + 1) % AREAS;
+    let is_last = found.iter().any(|(h, at)| *at == next && h.generation + 2 == newest.header.generation);
+    Ok(FoundTables { area: newest.area, newest, before, generation, is_last })
+}
+
+/// The slots of an image of `count` that `entries` name. An entry that names no slot of the image, or one that is
+/// taken, is lost.
+///
+/// Slots after the last that is named are left out, so that they are allocated again before they are used: the
+/// write that made the file so long may have failed.
+pub(crate) fn take_slots(
+    entries: &mut [PageEntry],
+    before: &[PageEntry],
+    count: u32,
+    image: &Arc<str>,
+) -> (Slots, Vec<u32>, Vec<LostPage>) {
+    let named = entries.iter().chain(before).filter(|entry| entry.slot < count);
+    let count = named.map(|entry| entry.slot + 1).max().unwrap_or(0);
+    let mut slots = Slots::new(count);
+    let mut lost = Vec::new();
+    for (page, entry) in (0u64..).zip(entries) {
+        if *entry != PageEntry::NONE && !slots.take(entry.slot) {
+            let place = Location::new(image.clone(), u64::from(entry.slot) * PAGE);
+            let what = format!("page {page} is not in the image of {count} slots, or shares its slot");
+            lost.push(LostPage { at: page * PAGE, place, what });
+            *entry = PageEntry::NONE;
+        }
+    }
+    let retired = before.iter().map(|entry| entry.slot).filter(|slot| slots.take(*slot)).collect();
+    (slots, retired, lost)
+}
+
+/// Copies the pages that `entries` name from `image` to `arena`, and returns those that do not check.
+///
+/// # Errors
+/// A failed read, unless `salvage` is set: then its pages are lost.
+pub(crate) fn load_pages<F: BlockFile>(
+    image: &Metered<F>,
+    entries: &[PageEntry],
+    slots: u32,
+    arena: &Arena,
+    seed: u64,
+    salvage: bool,
+) -> Result<Vec<LostPage>> {
+    let mut owners = vec![None; slots as usize];
+    let mut pages = 0;
+    for (page, entry) in (0u64..).zip(entries) {
+        if let Some(owner) = owners.get_mut(entry.slot as usize) {
+            *owner = Some((page, entry.sum));
+            pages += 1;
+        }
+    }
+    let loader = Loader {
+        image,
+        owners: &owners,
+        arena,
+        seed,
+        salvage,
+        next: AtomicUsize::new(0),
+        lost: Mutex::new(Vec::new()),
+    };
+    if pages < PARALLEL_PAGES {
+        loader.run()?;
+    } else {
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| loader.run());
+            let own = loader.run();
+            own.and(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        })?;
+    }
+    Ok(loader.lost.into_inner())
+}
+
+struct Loader<'l, F> {
+    image: &'l Metered<F>,
+    /// Page and checksum of what is in each slot.
+    owners: &'l [Option<(u64, u64)>],
+    arena: &'l Arena,
+    seed: u64,
+    salvage: bool,
+    next: AtomicUsize,
+    lost: Mutex<Vec<LostPage>>,
+}
+
+impl<F: BlockFile> Loader<'_, F> {
+    /// Loads run after run until none is left.
+    fn run(&self) -> Result<()> {
+        let run = RUN_PAGES as usize;
+        loop {
+            let start = self.next.fetch_add(1, Ordering::Relaxed) * run;
+            if start >= self.owners.len() {
+                return Ok(());
+            }
+            let owners = &self.owners[start..self.owners.len().min(start + run)];
+            let Some(first) = owners.iter().position(Option::is_some) else { continue };
+            let last = owners.iter().rposition(Option::is_some).unwrap_or(first);
+            if let Err(e) = self.load(start + first, &owners[first..=last]) {
+                if !self.salvage {
+                    return Err(e);
+                }
+                // Slot by slot, so that only those are lost that cannot be read.
+                for (slot, owner) in (start + first..).zip(&owners[first..=last]) {
+                    if let (Some((page, _)), Err(e)) = (owner, self.load(slot, std::slice::from_ref(owner))) {
+                        self.lose(*page, slot, e.to_string());
+                    }
+                }
+            }
+        }
+    }
+
+    fn load(&self, first: usize, owners: &[Option<(u64, u64)>]) -> Result<()> {
+        let mut bytes = AlignedBuf::zeroed(owners.len() * PAGE as usize)?;
+        self.image.read(first as u64 * PAGE, &mut bytes, Cause::Recovery)?;
+        for ((slot, owner), bytes) in (first..).zip(owners).zip(bytes.chunks_exact(PAGE as usize)) {
+            let Some((page, sum)) = owner else { continue };
+            if matches(*sum, page_sum(self.seed, *page, bytes)) {
+                self.arena.write(page * PAGE, bytes);
+            } else {
+                self.lose(*page, slot, format!("page {page} of the pool does not match its checksum"));
+            }
+        }
+        Ok(())
+    }
+
+    fn lose(&self, page: u64, slot: usize, what: String) {
+        let place = Location::new(self.image.file().name(), slot as u64 * PAGE);
+        self.lost.lock().push(LostPage { at: page * PAGE, place, what });
+    }
+}

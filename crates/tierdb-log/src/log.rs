@@ -1,0 +1,426 @@
+//! The log ring and its group commit.
+//!
+//! Appends go to a buffer in DRAM under a short latch. Whoever waits for durability first takes the
+//! buffer and writes it as one block with one durable write; who comes meanwhile waits, and the first of them
+//! to wake writes the next. So groups form by themselves, without a timer and without a thread.
+//!
+//! Invariants
+//! 1. One block is in flight at a time, and blocks are written in the order of their sequence numbers. So
+//!    after a crash the first block that does not check is the one that was in flight, or was never begun.
+//! 2. A block is written only to bytes of the ring that no table needs: `oldest` is the position that the
+//!    newest durable table names.
+//! 3. The last [`RESERVED_BLOCKS`] of the largest blocks are for a checkpoint, which must write the log before
+//!    its table, and so can always free the rest.
+//! 4. `appended` is at least the LSN after every word that any thread can have seen published.
+
+use crate::block::{Cursor, ENTRY, HEADER, LARGEST_ENTRY, block_len, encode, entry_word};
+use crate::dirty::DirtyPages;
+use crate::options::{RESERVED_BLOCKS, TIGHT_BLOCKS};
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tierdb_base::{Error, FailureLatch, Result, TierRole};
+use tierdb_device::{BLOCK, BlockFile, Cause, Metered};
+use tierdb_pmem::{Arena, Lsn};
+
+/// Most positions remembered to translate LSNs into: a table's position is rounded down to one of them.
+const MARKS: u64 = 4096;
+
+/// Lengths of a ring and of its largest block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ring {
+    pub(crate) len: u64,
+    pub(crate) largest: u64,
+}
+
+impl Ring {
+    /// Where a block goes that follows one ending at `position`: there, or at the start of the next lap if the
+    /// largest block would not fit before the end of this one. So the reader knows it without being told.
+    pub(crate) fn place(&self, position: u64) -> u64 {
+        let room = self.len - position % self.len;
+        if room >= self.largest { position } else { position + room }
+    }
+
+    /// The byte of the file where `position` is.
+    pub(crate) fn offset(&self, position: u64) -> u64 {
+        position % self.len
+    }
+
+    /// Most payload of a block.
+    pub(crate) fn largest_payload(&self) -> usize {
+        self.largest as usize - HEADER
+    }
+
+    /// The cursor after the block of `len` bytes at `at`, whose payload has `payload` bytes and which has the
+    /// checksum `sum`.
+    pub(crate) fn after(&self, at: &Cursor, len: u64, payload: u64, sum: u64) -> Cursor {
+        Cursor {
+            position: self.place(at.position + len),
+            sequence: at.sequence + 1,
+            lsn: at.lsn + payload,
+            previous: sum,
+        }
+    }
+}
+
+/// Who asks for a block to be written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// Anyone: leaves the reserve alone.
+    Ordinary,
+    /// A checkpoint, which frees the ring when it is done.
+    Checkpoint,
+}
+
+/// What became of a wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Waited {
+    /// All before the LSN is durable.
+    Durable,
+    /// The ring is full up to the reserve: checkpoint, then wait again.
+    RingFull,
+}
+
+/// The buffer that is being filled.
+struct Fill {
+    payload: Vec<u8>,
+    entries: u32,
+    /// LSN of its first byte.
+    lsn: Lsn,
+    /// Nothing more is accepted.
+    closed: bool,
+}
+
+struct State {
+    /// Someone is writing a block.
+    writing: bool,
+    /// Where the next block goes.
+    head: Cursor,
+    /// Position that the newest durable table names.
+    oldest: Cursor,
+    /// Starts of blocks since `oldest`, some of them, in order.
+    marks: VecDeque<Cursor>,
+    /// The buffer that is not being filled, while no one is writing it.
+    spare: Vec<u8>,
+}
+
+/// The log of a pool.
+pub(crate) struct Log<F> {
+    file: Metered<F>,
+    seed: u64,
+    ring: Ring,
+    latch: FailureLatch,
+    fill: Mutex<Fill>,
+    state: Mutex<State>,
+    turned: Condvar,
+    appended: AtomicU64,
+    /// LSN of the first byte of the buffer that is being filled.
+    taken: AtomicU64,
+    durable: AtomicU64,
+    used: AtomicU64,
+    blocks: AtomicU64,
+}
+
+/// The right to write the next block. Given back when dropped, whatever happened meanwhile.
+struct Turn<'l, F> {
+    log: &'l Log<F>,
+}
+
+impl<F> Drop for Turn<'_, F> {
+    fn drop(&mut self) {
+        self.log.state.lock().writing = false;
+        self.log.turned.notify_all();
+    }
+}
+
+enum Wrote {
+    Block,
+    Nothing,
+    RingFull,
+}
+
+impl<F: BlockFile> Log<F> {
+    /// A log whose durable part is the blocks from `oldest` to `head`, of which `marks` are known.
+    pub(crate) fn new(
+        file: Metered<F>,
+        seed: u64,
+        ring: Ring,
+        latch: FailureLatch,
+        oldest: Cursor,
+        head: Cursor,
+        marks: VecDeque<Cursor>,
+    ) -> Self {
+        let buffer = || Vec::with_capacity(ring.largest_payload());
+        Log {
+            file,
+            seed,
+            ring,
+            latch,
+            fill: Mutex::new(Fill { payload: buffer(), entries: 0, lsn: head.lsn, closed: false }),
+            state: Mutex::new(State { writing: false, head, oldest, marks, spare: buffer() }),
+            turned: Condvar::new(),
+            appended: AtomicU64::new(head.lsn),
+            taken: AtomicU64::new(head.lsn),
+            durable: AtomicU64::new(head.lsn),
+            used: AtomicU64::new(head.position - oldest.position),
+            blocks: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn ring(&self) -> Ring {
+        self.ring
+    }
+
+    /// Bytes of the ring from the oldest block that recovery would need to the head.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks.load(Ordering::Relaxed)
+    }
+
+    /// Whether a checkpoint should be made before more is let in.
+    pub(crate) fn is_tight(&self) -> bool {
+        self.used() + (RESERVED_BLOCKS + TIGHT_BLOCKS) * self.ring.largest > self.ring.len
+    }
+
+    /// The LSN after all that was appended.
+    pub(crate) fn appended(&self) -> Lsn {
+        self.appended.load(Ordering::Acquire)
+    }
+
+    /// Whether `bytes` more fit the buffer with something left for others. Reads two counters without the
+    /// latch, so it is a guess.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        let pending = self.appended().saturating_sub(self.taken.load(Ordering::Relaxed));
+        pending == 0 || pending + bytes <= self.ring.largest_payload() as u64 * 3 / 4
+    }
+
+    /// Appends `at..at + len` as `arena` has it now and marks its pages dirty. `make_room` is called without
+    /// the latch when the buffer is full.
+    pub(crate) fn append_range(
+        &self,
+        arena: &Arena,
+        dirty: &DirtyPages,
+        at: u64,
+        len: u64,
+        make_room: impl Fn(),
+    ) {
+        let (mut at, mut rest) = (at, len);
+        let mut fill = self.fill.lock();
+        while rest > 0 {
+            if fill.closed || self.latch.is_set() {
+                self.skip(rest);
+                return;
+            }
+            let room = (self.ring.largest_payload() - fill.payload.len()).saturating_sub(ENTRY) as u64;
+            if room < rest.min(64) {
+                drop(fill);
+                make_room();
+                fill = self.fill.lock();
+                continue;
+            }
+            let mut part = rest.min(room).min(LARGEST_ENTRY);
+            if part < rest {
+                // Cut between words: half a word must never be in one block and half in the next.
+                part -= (at + part) % 8;
+            }
+            let start = fill.payload.len();
+            fill.payload.extend(entry_word(at, part));
+            fill.payload.resize(start + ENTRY + part as usize, 0);
+            arena.read(at, &mut fill.payload[start + ENTRY..]);
+            fill.entries += 1;
+            self.advance(&fill);
+            dirty.mark(at, part);
+            (at, rest) = (at + part, rest - part);
+        }
+    }
+
+    /// Appends `word` for `at` and stores it there, as one step to every other append.
+    pub(crate) fn append_publish(
+        &self,
+        arena: &Arena,
+        dirty: &DirtyPages,
+        at: u64,
+        word: u64,
+        make_room: impl Fn(),
+    ) {
+        let mut fill = self.fill.lock();
+        loop {
+            if fill.closed || self.latch.is_set() {
+                self.skip(8);
+                arena.word(at).store(word, Ordering::Release);
+                return;
+            }
+            if fill.payload.len() + ENTRY + 8 <= self.ring.largest_payload() {
+                break;
+            }
+            drop(fill);
+            make_room();
+            fill = self.fill.lock();
+        }
+        fill.payload.extend(entry_word(at, 8));
+        fill.payload.extend(word.to_le_bytes());
+        fill.entries += 1;
+        // The position advances before the word can be seen: who sees it and then asks for the position
+        // gets one after it.
+        self.advance(&fill);
+        arena.word(at).store(word, Ordering::Release);
+        dirty.mark(at, 8);
+    }
+
+    fn advance(&self, fill: &Fill) {
+        self.appended.store(fill.lsn + fill.payload.len() as u64, Ordering::Release);
+    }
+
+    /// Counts `bytes` that are not logged any more, so that a wait for them fails. Called under the latch.
+    fn skip(&self, bytes: u64) {
+        self.appended.fetch_add(bytes, Ordering::Release);
+    }
+
+    /// Accepts no appends from now on; a wait for one fails.
+    pub(crate) fn close(&self) {
+        self.fill.lock().closed = true;
+    }
+
+    /// The LSN after all that was appended and will be written.
+    pub(crate) fn accepted(&self) -> Lsn {
+        let fill = self.fill.lock();
+        fill.lsn + fill.payload.len() as u64
+    }
+
+    /// Whether all before `lsn` is durable.
+    pub(crate) fn is_durable(&self, lsn: Lsn) -> bool {
+        self.durable.load(Ordering::Acquire) >= lsn
+    }
+
+    /// Returns when all before `lsn` is durable, having written a block or slept while another did.
+    pub(crate) fn wait(&self, lsn: Lsn, room: Room) -> Result<Waited> {
+        loop {
+            if self.is_durable(lsn) {
+                return Ok(Waited::Durable);
+            }
+            self.latch.check()?;
+            let turn = {
+                let mut state = self.state.lock();
+                if state.writing {
+                    self.turned.wait(&mut state);
+                    continue;
+                }
+                state.writing = true;
+                Turn { log: self }
+            };
+            let wrote = self.write_block(room);
+            drop(turn);
+            match wrote? {
+                Wrote::Block => {}
+                Wrote::RingFull => return Ok(Waited::RingFull),
+                Wrote::Nothing => {
+                    // Not appended: after a failure, after the close, or an LSN of another pool.
+                    self.latch.check()?;
+                    return Err(Error::invalid(format!(
+                        "LSN {lsn} was never logged: the pool is closed, or the LSN is of another pool"
+                    )));
+                }
+            }
+        }
+    }
+
+    /// Writes the buffer as one block. The caller has the turn.
+    fn write_block(&self, room: Room) -> Result<Wrote> {
+        let (head, oldest) = {
+            let state = self.state.lock();
+            (state.head, state.oldest)
+        };
+        let (payload, entries) = {
+            let mut fill = self.fill.lock();
+            if fill.payload.is_empty() {
+                return Ok(Wrote::Nothing);
+            }
+            let reserve = RESERVED_BLOCKS * self.ring.largest;
+            let limit = self.ring.len - if room == Room::Ordinary { reserve } else { 0 };
+            if head.position + block_len(fill.payload.len()) - oldest.position > limit {
+                return match room {
+                    Room::Ordinary => Ok(Wrote::RingFull),
+                    Room::Checkpoint => Err(self.no_space()),
+                };
+            }
+            let spare = std::mem::take(&mut self.state.lock().spare);
+            let payload = std::mem::replace(&mut fill.payload, spare);
+            fill.lsn += payload.len() as u64;
+            self.taken.store(fill.lsn, Ordering::Relaxed);
+            (payload, std::mem::take(&mut fill.entries))
+        };
+        let written = encode(&head, self.seed, entries, &payload).and_then(|(block, sum)| {
+            self.file.write_durable(self.ring.offset(head.position), &block, Cause::Log)?;
+            Ok(self.ring.after(&head, block.len() as u64, payload.len() as u64, sum))
+        });
+        let next = written.map_err(|e| self.latch.set(e))?;
+        let mut spare = payload;
+        spare.clear();
+        let mut state = self.state.lock();
+        push_mark(&mut state.marks, head, self.ring);
+        state.head = next;
+        state.spare = spare;
+        self.used.store(next.position - state.oldest.position, Ordering::Relaxed);
+        self.blocks.fetch_add(1, Ordering::Relaxed);
+        self.durable.store(next.lsn, Ordering::Release);
+        Ok(Wrote::Block)
+    }
+
+    pub(crate) fn no_space(&self) -> Error {
+        Error::NoSpace {
+            tier: TierRole::Fast,
+            place: self.file.file().name().to_string(),
+            used: self.used(),
+            capacity: self.ring.len,
+        }
+    }
+
+    /// Makes durable what was found on the ring at open, as far as a sync can.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.file.sync(Cause::Recovery).map_err(|e| self.latch.set(e))
+    }
+
+    /// Where the next block goes: all that was appended and is not in the blocks before it will be logged
+    /// from there on.
+    pub(crate) fn head(&self) -> Cursor {
+        self.state.lock().head
+    }
+
+    /// The latest known start of a block from which all entries at or after `lsn` are found.
+    pub(crate) fn position_of(&self, lsn: Lsn) -> Cursor {
+        let state = self.state.lock();
+        if lsn >= state.head.lsn {
+            return state.head;
+        }
+        let after = state.marks.partition_point(|mark| mark.lsn <= lsn);
+        after.checked_sub(1).and_then(|i| state.marks.get(i)).copied().unwrap_or(state.oldest)
+    }
+
+    /// Lets the ring before `oldest` be overwritten: a durable table names it.
+    pub(crate) fn free_to(&self, oldest: Cursor) {
+        let mut state = self.state.lock();
+        state.oldest = oldest;
+        while state.marks.front().is_some_and(|mark| mark.position < oldest.position) {
+            state.marks.pop_front();
+        }
+        self.used.store(state.head.position - oldest.position, Ordering::Relaxed);
+    }
+
+    /// Bytes of DRAM it takes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let marks = self.state.lock().marks.capacity() * size_of::<Cursor>();
+        2 * self.ring.largest + marks as u64
+    }
+}
+
+/// Remembers that a block starts at `at`, unless one close before it is remembered.
+pub(crate) fn push_mark(marks: &mut VecDeque<Cursor>, at: Cursor, ring: Ring) {
+    let spacing = (ring.len / MARKS).max(BLOCK);
+    if marks.back().is_none_or(|last| at.position - last.position >= spacing) {
+        marks.push_back(at);
+    }
+}

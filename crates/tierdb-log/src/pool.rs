@@ -1,0 +1,325 @@
+//! The pool: DRAM, with a log before it is lost and pages behind it.
+//!
+//! What is promised is the contract of [`Pool`](tierdb_pmem::Pool), with the order of the log as the order of fences:
+//!
+//! * [`flush`](Pool::flush) appends the range's bytes as they are now; [`publish`](Pool::publish) appends and
+//!   stores as one step; both under the log latch. [`fence`](Pool::fence) has nothing to do.
+//! * [`wait`](Pool::wait) makes a prefix of the log durable. After a crash the pool is what some prefix of the
+//!   log says, one that holds all that was waited for; ranges that were written and never flushed are
+//!   anything, as the contract has it.
+//!
+//! Why replay over pages gives that state. A table names pages and a log position P. Every entry
+//! before P was in DRAM when its page was copied, and the page was copied by this table's checkpoint or
+//! an earlier one, unless a later entry made it dirty again. So for every range: if it has an entry at or
+//! after P, replay ends with the last one, whatever the page held, be it older, newer or half of each (a
+//! copy is not made in one step). If it has none, the copy holds its last flushed content, or a later store that was
+//! never flushed, which may persist at any time. Replay sets absolute bytes in log order, so it may begin at any
+//! position before P, as often as it likes: the last entry of every range wins. That is why a table may name
+//! pages newer than its position, and why a crash inside recovery is only another recovery.
+//!
+//! Transient pages. An engine whose write buffer lives in the pool would see each of its pages checkpointed
+//! although it is soon dead. With [`LoggedPool::set_transient`] a checkpoint leaves these pages out (they stay dirty)
+//! as long as the ring has room for the log since [`LoggedPool::keep_log_from`], and the table names that older
+//! position. What was logged there before it is dead by the engine's word; what was logged since is replayed. Under
+//! pressure they are checkpointed like all others.
+//!
+//! Latches, in the order in which they are taken: an engine's own; the checkpoint latch; the turn to write
+//! the log; the log latch; the log's state. No I/O is done under the last two.
+
+use crate::checkpoint::Purpose;
+use crate::dirty::DirtyPages;
+use crate::layout::PAGE;
+use crate::log::{Log, Room, Waited};
+use crate::options::{LoggedOptions, LoggedStats, Salvage};
+use crate::store::PageStore;
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+use tierdb_base::{FailureLatch, Location, Result, mutant};
+use tierdb_device::{Dir, Emulation, Meter};
+use tierdb_pmem::{Arena, Lsn, PersistenceDomain, Pool};
+
+/// A pool in DRAM that a redo log and page checkpoints in a directory make durable.
+pub struct LoggedPool<D: Dir> {
+    pub(crate) arena: Arena,
+    pub(crate) name: Arc<str>,
+    pub(crate) latch: FailureLatch,
+    pub(crate) log: Log<D::File>,
+    pub(crate) dirty: DirtyPages,
+    pub(crate) store: Mutex<PageStore<D::File>>,
+    pub(crate) transient: Mutex<Range<u64>>,
+    pub(crate) keep_from: AtomicU64,
+    pub(crate) closed_clean: AtomicBool,
+    pub(crate) salvage: Salvage,
+    pub(crate) image_bytes: AtomicU64,
+    pub(crate) table_bytes: u64,
+    pub(crate) first_lsn: Lsn,
+    pub(crate) used_after: AtomicU64,
+    pub(crate) checkpoints: AtomicU64,
+    pub(crate) checkpoint_pages: AtomicU64,
+    pub(crate) stall_ns: AtomicU64,
+}
+
+impl<D: Dir> LoggedPool<D> {
+    /// Creates the files of a pool of zeros in `dir`; on return they and their names are durable.
+    ///
+    /// `seed` is the store's identity, without which the files cannot be opened. All I/O is counted in
+    /// `meter` and, where asked for, slowed to the pace of an emulated device. The first failed write sets `latch`,
+    /// and once it is set, by whomever, nothing more is written.
+    ///
+    /// # Errors
+    /// `Invalid` for lengths that do not fit each other; those of the directory if a file is there already.
+    pub fn create(
+        dir: D,
+        options: LoggedOptions,
+        seed: u64,
+        latch: FailureLatch,
+        meter: Meter,
+        emulation: Option<Emulation>,
+    ) -> Result<Self> {
+        crate::recover::create(&dir, &options, seed, latch, meter, emulation)
+    }
+
+    /// Opens the pool in `dir` after a close or a crash: the newest table's pages, and the log on top.
+    ///
+    /// # Errors
+    /// `Corrupt` for a page or a table that is damaged, `AcknowledgedDataMissing` for a log with a hole: with
+    /// [`LoggedOptions::salvage`] it opens with what is left, except where no table is whole. `NewerFormat` and
+    /// `ForeignTier` for files that are not this build's or not this store's.
+    pub fn open(
+        dir: D,
+        options: LoggedOptions,
+        seed: u64,
+        latch: FailureLatch,
+        meter: Meter,
+        emulation: Option<Emulation>,
+    ) -> Result<Self> {
+        crate::recover::open(&dir, &options, seed, latch, meter, emulation)
+    }
+
+    /// Makes all that was flushed durable: one group commit, or none.
+    ///
+    /// # Errors
+    /// As [`Pool::wait`].
+    pub fn commit(&self) -> Result<()> {
+        self.wait_durable(self.log.appended())
+    }
+
+    /// Writes the dirty pages to the image and frees the log before them. Other threads go on.
+    ///
+    /// # Errors
+    /// `NoSpace` if the image may not grow; nothing is lost, and the pool goes on as long as the ring has room.
+    /// `Poisoned` after a write failure, and the failure itself for the one it hits.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.checkpoint_with(&mut self.store.lock(), Purpose::Trim)
+    }
+
+    /// Whether the ring is so full that a background thread should make a checkpoint.
+    pub fn needs_checkpoint(&self) -> bool {
+        let len = self.log.ring().len;
+        // What the last one could not free does not call for the next one.
+        let since_last = self.used_after.load(Ordering::Relaxed) + len / 8;
+        self.log.used() >= (len / 2).max(since_last).min(len / 4 * 3)
+    }
+
+    /// Makes all that was flushed durable and leaves no log behind, so that the next open reads only pages.
+    /// The pool can be read afterwards, but no flush is durable any more, and waiting for one fails. Calling it
+    /// again does nothing.
+    ///
+    /// # Errors
+    /// As [`LoggedPool::checkpoint`]. What was acknowledged is durable all the same; the next open replays the log.
+    pub fn close(&self) -> Result<()> {
+        let mut store = self.store.lock();
+        if self.closed_clean.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.log.close();
+        self.write_log_for_checkpoint()?;
+        self.checkpoint_with(&mut store, Purpose::Close)?;
+        self.closed_clean.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Declares that what is flushed in `range` (bytes, rounded inwards to pages) is usually dead before it needs to
+    /// be checkpointed. Not stored: to be called again after an open.
+    pub fn set_transient(&self, range: Range<u64>) {
+        *self.transient.lock() = range.start.div_ceil(PAGE)..range.end.min(self.len()) / PAGE;
+    }
+
+    /// Declares that all that was flushed in the transient range before `lsn` is dead: never read again
+    /// before it is written anew, also not after a crash. Never goes back.
+    pub fn keep_log_from(&self, lsn: Lsn) {
+        self.keep_from.fetch_max(lsn, Ordering::AcqRel);
+    }
+
+    /// Bytes of the ring that recovery would need.
+    pub fn log_used(&self) -> u64 {
+        self.log.used()
+    }
+
+    /// Length of the ring in bytes.
+    pub fn log_capacity(&self) -> u64 {
+        self.log.ring().len
+    }
+
+    /// What was lost, if it was opened with [`LoggedOptions::salvage`].
+    pub fn salvage(&self) -> &Salvage {
+        &self.salvage
+    }
+
+    /// What it has done since it was opened, and the space it takes. Waits for a checkpoint that is being made.
+    pub fn stats(&self) -> LoggedStats {
+        LoggedStats {
+            log_used: self.log_used(),
+            log_capacity: self.log_capacity(),
+            log_blocks: self.log.blocks(),
+            log_bytes: self.log.appended() - self.first_lsn,
+            image_bytes: self.image_bytes.load(Ordering::Relaxed),
+            table_bytes: self.table_bytes,
+            checkpoints: self.checkpoints.load(Ordering::Relaxed),
+            checkpoint_pages: self.checkpoint_pages.load(Ordering::Relaxed),
+            stall_ns: self.stall_ns.load(Ordering::Relaxed),
+            memory_bytes: self.log.memory_bytes()
+                + self.dirty.memory_bytes()
+                + self.store.lock().memory_bytes(),
+        }
+    }
+
+    /// Waits for `lsn`, freeing the ring if it is full.
+    fn wait_durable(&self, lsn: Lsn) -> Result<()> {
+        while self.log.wait(lsn, Room::Ordinary)? == Waited::RingFull {
+            self.stalled(|| self.free_ring())?;
+        }
+        Ok(())
+    }
+
+    /// Makes a checkpoint, unless another thread did while this one waited for the latch.
+    pub(crate) fn free_ring(&self) -> Result<()> {
+        let mut store = self.store.lock();
+        if !self.log.is_tight() {
+            return Ok(());
+        }
+        self.checkpoint_with(&mut store, Purpose::Trim)
+    }
+
+    /// Makes room in the buffer for an append that found none.
+    #[cold]
+    fn make_room(&self) {
+        if let Err(e) = self.stalled(|| self.commit()) {
+            // The append has nowhere to go and cannot be refused, so what follows it must not become
+            // durable either.
+            self.latch.set(e);
+        }
+    }
+
+    fn stalled<T>(&self, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let result = work();
+        self.stall_ns.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        result
+    }
+
+    fn check_range(&self, at: u64, len: u64) {
+        let inside = at.checked_add(len).is_some_and(|end| end <= self.len());
+        assert!(inside, "{len} bytes at {at} are not inside {}", self.name);
+    }
+}
+
+impl<D: Dir> Pool for LoggedPool<D> {
+    #[inline]
+    fn len(&self) -> u64 {
+        self.arena.len()
+    }
+
+    fn domain(&self) -> PersistenceDomain {
+        PersistenceDomain::Logged
+    }
+
+    fn place(&self, at: u64) -> Location {
+        Location::new(self.name.clone(), at)
+    }
+
+    #[inline]
+    fn load(&self, at: u64) -> u64 {
+        self.arena.word(at).load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn store(&self, at: u64, word: u64) {
+        self.arena.word(at).store(word, Ordering::Release);
+    }
+
+    #[inline]
+    fn compare_exchange(&self, at: u64, current: u64, new: u64) -> Result<u64, u64> {
+        self.arena.word(at).compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire)
+    }
+
+    #[inline]
+    fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
+        self.arena.read(at, out);
+        Ok(())
+    }
+
+    #[inline]
+    fn write(&self, at: u64, bytes: &[u8]) {
+        self.arena.write(at, bytes);
+    }
+
+    #[track_caller]
+    fn flush(&self, at: u64, len: u64) {
+        if !mutant::keep("flush") {
+            return;
+        }
+        self.check_range(at, len);
+        self.log.append_range(&self.arena, &self.dirty, at, len, || self.make_room());
+    }
+
+    /// Nothing: what is flushed later is later in the log.
+    #[inline]
+    fn fence(&self) {}
+
+    #[track_caller]
+    fn publish(&self, at: u64, word: u64) {
+        if !mutant::keep("publish") {
+            self.store(at, word);
+            return;
+        }
+        self.check_range(at, 8);
+        self.log.append_publish(&self.arena, &self.dirty, at, word, || self.make_room());
+    }
+
+    #[inline]
+    fn lsn(&self) -> Lsn {
+        self.log.appended()
+    }
+
+    #[inline]
+    #[track_caller]
+    fn wait(&self, lsn: Lsn) -> Result<()> {
+        if !mutant::keep("wait") || self.log.is_durable(lsn) {
+            return Ok(());
+        }
+        self.wait_durable(lsn)
+    }
+
+    /// Who has seen a published word comes after it in the log, so this is a wait for all that was appended.
+    #[inline]
+    #[track_caller]
+    fn persist_word(&self, _at: u64) -> Result<()> {
+        self.wait(self.lsn())
+    }
+
+    #[inline]
+    fn admit(&self, bytes: u64) -> Result<()> {
+        self.latch.check()?;
+        if self.log.is_tight() {
+            self.stalled(|| self.free_ring())?;
+        }
+        if !self.log.has_room(bytes) {
+            self.stalled(|| self.commit())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,193 @@
+//! The image and the table files: pages in slots, and which table is the newest.
+//!
+//! Invariants
+//! 1. A slot that the newest durable table names is never written. A slot is free again only after a table
+//!    without it is durable.
+//! 2. A table is written to the area after that of the newest one. So at any moment one whole table is on
+//!    media, with all its pages.
+//! 3. The newest table found at open may not be durable: the write of it may have failed. Until the next one is, the
+//!    table before it is kept too, with its slots and its log.
+
+use crate::block::Cursor;
+use crate::layout::PAGE;
+use crate::log::Ring;
+use crate::slots::Slots;
+use crate::table::{AREAS, PageEntry, TableHeader, area_len, page_sum};
+use std::io::ErrorKind as IoKind;
+use tierdb_base::{Error, Result, TierRole};
+use tierdb_device::{AlignedBuf, BlockFile, Cause, Metered};
+use tierdb_pmem::Arena;
+
+/// Most pages read or written at once: 1 MiB.
+pub(crate) const RUN_PAGES: u32 = 256;
+
+/// Pages in slots, as the newest durable table has them.
+pub(crate) struct PageStore<F> {
+    image: Metered<F>,
+    table: Metered<F>,
+    seed: u64,
+    pool_len: u64,
+    ring: Ring,
+    capacity: u64,
+    entries: Vec<PageEntry>,
+    slots: Slots,
+    /// Slots to be released with the next durable table.
+    retired: Vec<u32>,
+    generation: u64,
+    area: u64,
+    log: Cursor,
+}
+
+/// A page written to a slot that no table names yet.
+pub(crate) struct Written {
+    page: u64,
+    entry: PageEntry,
+}
+
+/// The newest table, as it was found or is to be created.
+pub(crate) struct Newest {
+    pub(crate) pool_len: u64,
+    pub(crate) ring: Ring,
+    pub(crate) entries: Vec<PageEntry>,
+    pub(crate) slots: Slots,
+    /// Slots that only the table before it names.
+    pub(crate) retired: Vec<u32>,
+    pub(crate) generation: u64,
+    /// Which area it is in.
+    pub(crate) area: u64,
+    pub(crate) log: Cursor,
+}
+
+impl<F: BlockFile> PageStore<F> {
+    /// Goes on from `newest`; the image may grow to `capacity` bytes.
+    pub(crate) fn new(
+        image: Metered<F>,
+        table: Metered<F>,
+        seed: u64,
+        capacity: u64,
+        newest: Newest,
+    ) -> Self {
+        let Newest { pool_len, ring, entries, slots, retired, generation, area, log } = newest;
+        PageStore {
+            image,
+            table,
+            seed,
+            pool_len,
+            ring,
+            capacity,
+            entries,
+            slots,
+            retired,
+            generation,
+            area,
+            log,
+        }
+    }
+
+    /// The log position that the newest durable table names.
+    pub(crate) fn log(&self) -> Cursor {
+        self.log
+    }
+
+    /// Bytes of the image file.
+    pub(crate) fn image_bytes(&self) -> u64 {
+        u64::from(self.slots.count()) * PAGE
+    }
+
+    /// Bytes of DRAM it takes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        (self.entries.capacity() * size_of::<PageEntry>()) as u64 + self.slots.memory_bytes()
+    }
+
+    /// How many of `pages` pages can be written now, growing the file if it may.
+    ///
+    /// # Errors
+    /// `NoSpace` if not one can; other errors of growing.
+    pub(crate) fn room_for(&mut self, pages: usize) -> Result<usize> {
+        let short = (pages as u64).saturating_sub(u64::from(self.slots.free()));
+        if short > 0 {
+            let most = self.capacity / PAGE;
+            let have = u64::from(self.slots.count());
+            // In steps, so that the file system is not asked at every checkpoint of a growing pool.
+            let step = (have / 16).max(u64::from(RUN_PAGES));
+            let want = (have + short.max(step)).min(most.max(have)).min(u64::from(u32::MAX - 1));
+            if want > have {
+                match self.image.file().set_len(want * PAGE) {
+                    Ok(()) => self.slots.grow(want as u32),
+                    Err(Error::Io { source, .. }) if source.kind() == IoKind::StorageFull => {}
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        let room = pages.min(self.slots.free() as usize);
+        if room == 0 && pages > 0 {
+            return Err(Error::NoSpace {
+                tier: TierRole::Fast,
+                place: self.image.file().name().to_string(),
+                used: self.image_bytes(),
+                capacity: self.capacity,
+            });
+        }
+        Ok(room)
+    }
+
+    /// Writes `pages` of `arena` to free slots, of which there are enough, and syncs them.
+    pub(crate) fn write_pages(&mut self, arena: &Arena, pages: &[u64]) -> Result<Vec<Written>> {
+        let mut written = Vec::with_capacity(pages.len());
+        let mut rest = pages;
+        while !rest.is_empty() {
+            let most = rest.len().min(RUN_PAGES as usize) as u32;
+            let (first, count) = self
+                .slots
+                .take_run(most)
+                .ok_or_else(|| Error::invalid("a checkpoint found fewer free slots than it had counted"))?;
+            let (now, later) = rest.split_at(count as usize);
+            let mut run = AlignedBuf::zeroed(now.len() * PAGE as usize)?;
+            for ((page, bytes), slot) in now.iter().zip(run.chunks_exact_mut(PAGE as usize)).zip(first..) {
+                arena.read(page * PAGE, bytes);
+                let entry = PageEntry { slot, sum: page_sum(self.seed, *page, bytes) };
+                written.push(Written { page: *page, entry });
+            }
+            self.image.write(u64::from(first) * PAGE, &run, Cause::Checkpoint)?;
+            rest = later;
+        }
+        if !written.is_empty() {
+            self.image.sync(Cause::Checkpoint)?;
+        }
+        Ok(written)
+    }
+
+    /// Gives the slots of `written` back: no table will name them.
+    pub(crate) fn discard(&mut self, written: Vec<Written>) {
+        for page in written {
+            self.slots.release(page.entry.slot);
+        }
+    }
+
+    /// Makes a table durable in which `written` are where they were written and the log begins at `log`.
+    ///
+    /// # Persistence
+    /// A crash inside leaves the tables before it, with the slots they name. On return this one is the newest.
+    pub(crate) fn write_table(&mut self, written: Vec<Written>, log: Cursor, clean: bool) -> Result<()> {
+        for Written { page, entry } in written {
+            let page = page as usize;
+            if self.entries.len() <= page {
+                self.entries.resize(page + 1, PageEntry::NONE);
+            }
+            let old = std::mem::replace(&mut self.entries[page], entry);
+            if old != PageEntry::NONE {
+                self.retired.push(old.slot);
+            }
+        }
+        let generation = self.generation + 1;
+        let lens = (self.pool_len, self.ring.len, self.ring.largest);
+        let table = TableHeader::encode(generation, clean, lens, &log, &self.entries, self.seed)?;
+        let area = (self.area + 1) % AREAS;
+        self.table.write_durable(area * area_len(self.pool_len), &table, Cause::Checkpoint)?;
+        (self.generation, self.area, self.log) = (generation, area, log);
+        for slot in self.retired.drain(..) {
+            self.slots.release(slot);
+        }
+        Ok(())
+    }
+}
