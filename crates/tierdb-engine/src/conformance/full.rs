@@ -9,8 +9,6 @@ use tierdb_base::{Error, ErrorKind, Result};
 
 /// Bytes of values after which a store that was said to fill up should have.
 const ENOUGH: usize = 4 << 30;
-/// How long an emptied store may take until it accepts puts again.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Fills the store until puts fail with `NoSpace`, and checks that then everything is still readable, that
 /// deletes succeed, and that puts succeed again by themselves after deletes; several times, and after
@@ -57,12 +55,13 @@ pub fn full_store_recovers(harness: &mut dyn Harness) -> Checked {
             engine.delete(&key, Durability::Durable).during(|| "delete on a full store".into())?;
             oracle.returned(ticket);
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + limits.patience;
         while let Err(error) = put(&*engine, &mut oracle, b"again", &value(0, len)) {
             ensure!(error.kind() == ErrorKind::NoSpace, "round {round}: an emptied store gives: {error}");
             ensure!(
                 Instant::now() < deadline,
-                "round {round}: emptied, and still full after {PATIENCE:?}: {error}"
+                "round {round}: emptied, and still full after {:?}: {error}",
+                limits.patience
             );
             std::thread::sleep(Duration::from_millis(5));
         }

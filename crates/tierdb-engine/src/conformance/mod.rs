@@ -15,6 +15,7 @@
 use crate::engine::Engine;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 use tierdb_base::{Error, MAX_VALUE_BYTES, Result};
 
 mod arguments;
@@ -64,11 +65,18 @@ pub struct Limits {
     pub may_fill: bool,
     /// Whether [`Stats::keys`](crate::Stats::keys) is exact while nothing is being written. Default yes.
     pub exact_key_count: bool,
+    /// How long a store that was full may take, once emptied, until it accepts puts again. Default 30 s.
+    pub patience: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { max_value_bytes: 3 << 20, may_fill: false, exact_key_count: true }
+        Limits {
+            max_value_bytes: 3 << 20,
+            may_fill: false,
+            exact_key_count: true,
+            patience: Duration::from_secs(30),
+        }
     }
 }
 

@@ -360,18 +360,18 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn new(certain: &'a Map, pending: &'a [Pending], content: &'a Content) -> Self {
-        let mut same = 0;
-        let mut expected = certain.iter().peekable();
-        for (key, value) in &content.entries {
-            while expected.next_if(|(other, _)| other[..] < key[..]).is_some() {}
-            if let Some((_, other)) = expected.next_if(|(other, _)| other[..] == key[..])
-                && other[..] == value[..]
-            {
-                same += 1;
+        let mut differ = 0;
+        let mut found = content.entries.iter().peekable();
+        for (key, value) in certain {
+            while found.next_if(|(other, _)| other[..] < key[..]).is_some() {
+                differ += 1;
             }
+            let same = found
+                .next_if(|(other, _)| other[..] == key[..])
+                .is_some_and(|(_, other)| other[..] == value[..]);
+            differ += usize::from(!same);
         }
-        let both = certain.keys().filter(|key| content.get(key).is_some()).count();
-        let differ = certain.len() + content.entries.len() - both - same;
+        differ += found.count();
         Search {
             certain,
             pending,
