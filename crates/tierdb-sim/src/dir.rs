@@ -17,21 +17,25 @@ pub(crate) type Names = BTreeMap<Arc<str>, FileId>;
 #[derive(Clone)]
 pub(crate) enum NameChange {
     Create { name: Arc<str>, id: FileId },
-    Remove { name: Arc<str> },
-    Rename { from: Arc<str>, to: Arc<str>, id: FileId },
+    Remove { name: Arc<str>, id: FileId },
+    Rename { to: Arc<str>, id: FileId },
 }
 
 impl NameChange {
+    /// Makes the change, where `names` allow it: after a crash, changes before it may be missing. A
+    /// creation needs its name to be free; a file has one name.
     pub fn apply(&self, names: &mut Names) {
         match self {
             NameChange::Create { name, id } => {
-                names.insert(name.clone(), *id);
+                names.entry(name.clone()).or_insert(*id);
             }
-            NameChange::Remove { name } => {
-                names.remove(name);
+            NameChange::Remove { name, id } => {
+                if names.get(name) == Some(id) {
+                    names.remove(name);
+                }
             }
-            NameChange::Rename { from, to, id } => {
-                names.remove(from);
+            NameChange::Rename { to, id } => {
+                names.retain(|_, named| named != id);
                 names.insert(to.clone(), *id);
             }
         }
@@ -46,7 +50,6 @@ pub(crate) struct NameOp {
 }
 
 /// A directory's medium and what is on its way there.
-#[derive(Clone)]
 pub(crate) struct DirState {
     pub name: Arc<str>,
     pub capacity: Option<u64>,
@@ -208,11 +211,11 @@ impl Dir for SimDir {
         self.world.event(EventKind::Remove);
         self.fault(Ops::NAMES, "remove", name)?;
         let removed = self.with(|dir| {
-            let there = dir.names.contains_key(name);
-            if there {
-                dir.change(NameChange::Remove { name: name.into() });
+            let id = dir.names.get(name).copied();
+            if let Some(id) = id {
+                dir.change(NameChange::Remove { name: name.into(), id });
             }
-            there
+            id.is_some()
         });
         if removed { Ok(()) } else { Err(self.error("remove", name, io::ErrorKind::NotFound)) }
     }
@@ -224,7 +227,7 @@ impl Dir for SimDir {
         let renamed = self.with(|dir| {
             let id = dir.names.get(from).copied();
             if let Some(id) = id {
-                dir.change(NameChange::Rename { from: from.into(), to: to.into(), id });
+                dir.change(NameChange::Rename { to: to.into(), id });
             }
             id.is_some()
         });

@@ -77,7 +77,7 @@ pub(crate) struct FileOp {
 }
 
 /// A file: its content as read, its medium, and the changes since.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(crate) struct FileState {
     pub len: u64,
     pub content: Space,
@@ -138,10 +138,15 @@ impl FileState {
     fn sync(&mut self) {
         settle(self.ops.iter_mut().map(|op| &mut op.certainty), Certainty::Certain);
         if self.ops.iter().all(|op| op.certainty == Certainty::Certain) {
-            self.durable = self.content.clone();
-            self.durable_len = self.len;
-            self.ops.clear();
+            self.settle();
         }
+    }
+
+    /// Makes the content as it is that of the medium.
+    pub fn settle(&mut self) {
+        self.durable = self.content.clone();
+        self.durable_len = self.len;
+        self.ops.clear();
     }
 
     fn sync_failed(&mut self) {

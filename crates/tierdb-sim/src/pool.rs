@@ -152,7 +152,8 @@ impl PoolState {
         });
     }
 
-    /// Puts `bytes` on the medium and in the program's view, whatever was there or on its way.
+    /// Puts `bytes` on the medium and in the program's view, whatever was there or on its way. The words
+    /// they touch become certain.
     pub fn overwrite(&mut self, at: u64, bytes: &[u8]) {
         assert!(at + bytes.len() as u64 <= self.len, "the range lies inside the pool");
         let (first, end) = (at & !7, (at + bytes.len() as u64).next_multiple_of(8));
@@ -164,8 +165,15 @@ impl PoolState {
                 }
             }
             self.live.store(word_at, u64::from_le_bytes(word));
+            self.persisted.set_word(word_at, u64::from_le_bytes(word));
         }
-        self.persisted.write(at, bytes);
+        let lines = (first / LINE) as u32..=(end / LINE) as u32;
+        for (number, line) in self.lines.range_mut(lines) {
+            let line_at = u64::from(*number) * LINE;
+            let inside = |store: &Store| (first..end).contains(&(line_at + u64::from(store.word) * 8));
+            Arc::make_mut(line).stores.retain(|store| !inside(store));
+        }
+        self.lines.retain(|_, line| !line.stores.is_empty());
     }
 }
 

@@ -1,0 +1,110 @@
+//! The canaries: two miniature stores whose every flush, fence and sync is left out in turn.
+//!
+//! A simulator proves something only if what breaks the protocol is noticed, and what keeps it is not.
+//! Dropping any site of either store must be caught; the whole protocol must pass; and images in which
+//! everything survives, as after `kill -9`, must catch nothing, because they cannot.
+
+mod files;
+mod pool;
+
+use tierdb_base::mutant::{self, Site};
+use tierdb_sim::crashtest::{CrashFailure, CrashRun, Options};
+use tierdb_sim::{Budget, CrashModel};
+
+type Explored = Result<CrashRun, Box<CrashFailure>>;
+
+/// What the store holds for certain, and the one operation in flight.
+#[derive(Clone, Default)]
+struct Known {
+    created: bool,
+    values: [u64; 4],
+    in_flight: Vec<(usize, u64)>,
+}
+
+impl Known {
+    fn acknowledge(&mut self) {
+        for (slot, value) in std::mem::take(&mut self.in_flight) {
+            self.values[slot] = value;
+        }
+    }
+
+    /// Whether `found` is all that was acknowledged, with the operation in flight whole or absent.
+    fn check(&self, found: [u64; 4]) -> Result<(), String> {
+        let mut after = self.clone();
+        after.acknowledge();
+        if found == self.values || found == after.values {
+            return Ok(());
+        }
+        Err(format!("found {found:?}, acknowledged {:?}, in flight {:?}", self.values, self.in_flight))
+    }
+}
+
+fn options(models: &[CrashModel], budget: Budget) -> Options {
+    let all_recoveries = Options { recover_every: 1, recovery_budget: budget, ..Options::default() };
+    Options { models: models.to_vec(), budget, depth: 2, ..all_recoveries }
+}
+
+/// Every site that the stores pass, in scripts, recoveries and checks.
+fn sites(of: &[&str], run: impl Fn(&Options) -> Explored) -> Vec<Site> {
+    let seen = mutant::record(|| {
+        run(&options(&CrashModel::BOTH, Budget::default())).unwrap_or_else(|failure| panic!("{failure}"));
+    });
+    let sites: Vec<Site> = seen.into_keys().filter(|site| site.file.contains("canary")).collect();
+    for what in of {
+        assert!(sites.iter().any(|site| site.what == *what), "no {what} among {sites:?}");
+    }
+    sites
+}
+
+fn every_site_counts(sites: &[Site], models: &[CrashModel], run: impl Fn(&Options) -> Explored) {
+    for site in sites {
+        let caught = mutant::without(*site, || run(&options(models, Budget::default())));
+        assert!(caught.is_err(), "without {site}: not noticed in {models:?}");
+        let killed = mutant::without(*site, || run(&options(models, Budget::KILL)));
+        assert!(killed.is_ok(), "without {site}: noticed although everything survived");
+    }
+}
+
+#[test]
+fn every_site_of_the_pool_store_counts_in_both_models() {
+    let sites = sites(&["flush", "fence", "publish", "persist_word", "checksum"], pool::run);
+    let media: Vec<Site> = sites.iter().copied().filter(|site| site.what != "checksum").collect();
+    assert_eq!(media.len(), 21, "{media:?}");
+    for model in CrashModel::BOTH {
+        every_site_counts(&media, &[model], pool::run);
+    }
+}
+
+#[test]
+fn every_site_of_the_file_store_counts() {
+    let sites = sites(&["sync", "write_durable", "dir_sync", "checksum"], files::run);
+    every_site_counts(&sites, &CrashModel::BOTH, files::run);
+}
+
+#[test]
+fn a_failure_is_met_again_by_its_replay() {
+    let sites = sites(&["fence"], pool::run);
+    for site in sites.iter().filter(|site| site.what == "fence") {
+        let first = mutant::without(*site, || pool::run(&options(&CrashModel::BOTH, Budget::default())));
+        let first = first.expect_err("each fence counts");
+        let text = first.replay.to_string();
+        let replay = Some(text.parse().expect("as printed"));
+        let again = mutant::without(*site, || {
+            pool::run(&Options { replay, ..options(&CrashModel::BOTH, Budget::default()) })
+        });
+        let again = again.expect_err("the same failure");
+        assert_eq!((&again.replay, &again.message), (&first.replay, &first.message), "{site}");
+        assert!(first.to_string().contains(&text));
+    }
+}
+
+#[test]
+fn limits_cut_an_exploration_short() {
+    let all = pool::run(&Options::default()).unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(!all.truncated && all.in_recovery == 0 && all.images > 300, "{all}");
+    let some = pool::run(&Options { max_images: Some(50), ..Options::default() });
+    let some = some.unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(some.truncated && some.images <= 100, "{some}");
+    let thin = pool::run(&Options { every: 5, ..Options::default() });
+    assert!(thin.unwrap_or_else(|failure| panic!("{failure}")).images < all.images / 3);
+}
