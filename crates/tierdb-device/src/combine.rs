@@ -280,3 +280,161 @@ impl<P: Port> Drop for Turn<'_, P> {
         Combiner::give(next);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::thread;
+
+    /// Reports each batch, waits until it is let go, and answers each request with its square.
+    struct Gate {
+        batches: Sender<Vec<u64>>,
+        go: Arc<Mutex<Receiver<()>>>,
+    }
+
+    impl Port for Gate {
+        type Request = u64;
+        type Outcome = u64;
+
+        fn run(&mut self, requests: &[u64], done: &mut dyn FnMut(usize, u64)) {
+            self.batches.send(requests.to_vec()).expect("the test listens");
+            lock(&self.go).recv().expect("the test lets it go");
+            for (position, request) in requests.iter().enumerate().rev() {
+                assert_ne!(*request, UNLUCKY, "on purpose");
+                done(position, request * request);
+            }
+        }
+    }
+
+    const UNLUCKY: u64 = 13;
+
+    struct Rig {
+        combiner: Arc<Combiner<Gate>>,
+        batches: Receiver<Vec<u64>>,
+        go: Sender<()>,
+        threads: Vec<thread::JoinHandle<()>>,
+    }
+
+    impl Rig {
+        fn new(ports: usize, limit: usize, window: Option<Duration>) -> Self {
+            let (sender, batches) = channel();
+            let (go, receiver) = channel();
+            let receiver = Arc::new(Mutex::new(receiver));
+            let ports = (0..ports).map(|_| Gate { batches: sender.clone(), go: receiver.clone() }).collect();
+            let combiner = Arc::new(Combiner::new(ports, limit, window));
+            Rig { combiner, batches, go, threads: Vec::new() }
+        }
+
+        /// Has a new thread ask for `requests`, and waits until `queued` are queued.
+        fn ask(&mut self, requests: Vec<u64>, expected: Vec<Option<u64>>, queued: usize) {
+            let combiner = self.combiner.clone();
+            self.threads.push(thread::spawn(move || {
+                let run = std::panic::AssertUnwindSafe(|| combiner.run(requests.into_iter()));
+                if let Ok(outcomes) = std::panic::catch_unwind(run) {
+                    assert_eq!(outcomes, expected);
+                }
+            }));
+            while lock(&self.combiner.queue).waiting.len() != queued {
+                thread::sleep(Duration::from_micros(100));
+            }
+        }
+
+        fn batch(&self) -> Vec<u64> {
+            self.batches.recv_timeout(Duration::from_secs(20)).expect("a batch")
+        }
+
+        fn go(&self) {
+            self.go.send(()).expect("a port waits");
+        }
+
+        fn end(self) -> Combined {
+            for thread in self.threads {
+                thread.join().expect("every thread has its outcomes");
+            }
+            assert!(self.batches.try_recv().is_err());
+            self.combiner.combined()
+        }
+    }
+
+    #[test]
+    fn what_gathers_behind_a_busy_port_goes_together_up_to_the_limit() {
+        let mut rig = Rig::new(1, 4, None);
+        rig.ask(vec![1], vec![Some(1)], 0);
+        assert_eq!(rig.batch(), [1]);
+        for i in 2..8 {
+            rig.ask(vec![i], vec![Some(i * i)], i as usize - 1);
+        }
+        rig.go();
+        assert_eq!(rig.batch(), [2, 3, 4, 5]);
+        rig.go();
+        assert_eq!(rig.batch(), [6, 7]);
+        rig.go();
+        assert_eq!(rig.end(), Combined { batches: 3, requests: 7 });
+    }
+
+    #[test]
+    fn a_free_port_takes_the_next_batch_while_another_is_in_flight() {
+        let mut rig = Rig::new(2, 4, None);
+        for i in 1..3 {
+            rig.ask(vec![i], vec![Some(i * i)], 0);
+            assert_eq!(rig.batch(), [i]);
+        }
+        rig.ask(vec![3, 4], vec![Some(9), Some(16)], 2);
+        rig.go();
+        assert_eq!(rig.batch(), [3, 4]);
+        rig.go();
+        rig.go();
+        assert_eq!(rig.end(), Combined { batches: 3, requests: 4 });
+    }
+
+    #[test]
+    fn one_callers_requests_may_be_parts_of_several_batches() {
+        let mut rig = Rig::new(1, 2, None);
+        rig.ask(vec![1], vec![Some(1)], 0);
+        assert_eq!(rig.batch(), [1]);
+        rig.ask(vec![2], vec![Some(4)], 1);
+        rig.ask(vec![3, 4, 5, 6], vec![Some(9), Some(16), Some(25), Some(36)], 5);
+        for expected in [vec![2, 3], vec![4, 5], vec![6]] {
+            rig.go();
+            assert_eq!(rig.batch(), expected);
+        }
+        rig.go();
+        assert_eq!(rig.end(), Combined { batches: 4, requests: 6 });
+    }
+
+    #[test]
+    fn a_window_waits_for_company_and_ends_when_the_batch_is_full() {
+        let mut rig = Rig::new(2, 3, Some(Duration::from_secs(3600)));
+        rig.ask(vec![1], vec![Some(1)], 1);
+        rig.ask(vec![2], vec![Some(4)], 2);
+        rig.ask(vec![3], vec![Some(9)], 0);
+        assert_eq!(rig.batch(), [1, 2, 3]);
+        rig.go();
+        assert_eq!(rig.end(), Combined { batches: 1, requests: 3 });
+
+        let mut rig = Rig::new(2, 3, Some(Duration::from_millis(20)));
+        let start = Instant::now();
+        rig.ask(vec![1], vec![Some(1)], 1);
+        assert_eq!(rig.batch(), [1]);
+        assert!(start.elapsed() >= Duration::from_millis(20));
+        rig.go();
+        rig.end();
+    }
+
+    #[test]
+    fn a_leader_that_panics_leaves_no_one_waiting() {
+        let mut rig = Rig::new(1, 8, None);
+        rig.ask(vec![1], vec![Some(1)], 0);
+        assert_eq!(rig.batch(), [1]);
+        rig.ask(vec![UNLUCKY], vec![], 1);
+        rig.ask(vec![2], vec![Some(4)], 2);
+        rig.go();
+        assert_eq!(rig.batch(), [UNLUCKY, 2]);
+        rig.ask(vec![3], vec![Some(9)], 1);
+        rig.go();
+        assert_eq!(rig.batch(), [3]);
+        rig.go();
+        assert_eq!(rig.end(), Combined { batches: 3, requests: 4 });
+    }
+}

@@ -53,7 +53,7 @@ impl RealDir {
     /// As [`RealDir::create`], with `options`.
     pub fn create_with(path: impl AsRef<Path>, options: &RealOptions) -> Result<Self> {
         let path = path.as_ref();
-        make_durably(path).map_err(|error| Error::io("creation", path.to_string_lossy(), 0, error))?;
+        make_durably(path).map_err(|error| Error::io("create", path.to_string_lossy(), 0, error))?;
         Self::open_with(path, options)
     }
 
@@ -223,7 +223,7 @@ impl Dir for RealDir {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let (op, create) = match mode {
             OpenMode::Existing => ("open", OFlags::empty()),
-            OpenMode::CreateNew => ("creation", OFlags::CREATE | OFlags::EXCL),
+            OpenMode::CreateNew => ("create", OFlags::CREATE | OFlags::EXCL),
         };
         let direct = if self.0.direct_io { OFlags::DIRECT } else { OFlags::empty() };
         let fd = openat(&self.0.fd, name, flags | create | direct, FILE_MODE)
@@ -232,7 +232,7 @@ impl Dir for RealDir {
     }
 
     fn list(&self) -> Result<Vec<String>> {
-        let error = |errno| self.error("listing", "", errno);
+        let error = |errno| self.error("list", "", errno);
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.0.fd).map_err(error)? {
             let entry = entry.map_err(error)?;
@@ -251,7 +251,7 @@ impl Dir for RealDir {
 
     fn remove(&self, name: &str) -> Result<()> {
         check_name(name)?;
-        unlinkat(&self.0.fd, name, AtFlags::empty()).map_err(|errno| self.error("removal", name, errno))
+        unlinkat(&self.0.fd, name, AtFlags::empty()).map_err(|errno| self.error("remove", name, errno))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {

@@ -107,7 +107,7 @@ impl Handle {
                 Err(Errno::INTR) => {}
                 // A file system without allocation: only writing takes the space.
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => return self.write_zeros(from, to),
-                Err(errno) => return Err(self.error("allocation", from, errno)),
+                Err(errno) => return Err(self.error("resize", to, errno)),
             }
         }
     }
@@ -123,7 +123,7 @@ impl Handle {
     }
 
     fn truncate(&self, len: u64) -> Result<()> {
-        ftruncate(&self.fd, len).map_err(|errno| self.error("truncation", len, errno))
+        ftruncate(&self.fd, len).map_err(|errno| self.error("resize", len, errno))
     }
 }
 
@@ -208,5 +208,74 @@ impl BlockFile for RealFile {
         }
         self.synced.fetch_max(resized, Ordering::Release);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::real::RealOptions;
+    use rustix::fs::{Mode, OFlags, open};
+
+    #[test]
+    fn a_full_device_is_a_full_device_to_every_write() {
+        let full = open("/dev/full", OFlags::RDWR, Mode::empty()).expect("/dev/full");
+        let device = Arc::new(Device::new(&RealOptions::default(), None));
+        let file = RealFile::new(Handle::new(full, "full".into()), device);
+        let bytes = AlignedBuf::from_bytes(&[1; 100]).expect("memory");
+        for result in [file.write(8192, &bytes), file.write_durable(8192, &bytes)] {
+            let Err(Error::Io { op, place, source }) = result else { panic!("{result:?}") };
+            assert_eq!((op, place.to_string().as_str()), ("write", "full at byte 8192"));
+            assert_eq!(source.kind(), ErrorKind::StorageFull);
+        }
+        let quota = os_error("write", "full", 0, Errno::DQUOT);
+        assert!(matches!(quota, Error::Io { source, .. } if source.kind() == ErrorKind::StorageFull));
+    }
+
+    #[test]
+    fn writes_and_reads_that_stop_short_are_finished() {
+        let path = std::env::temp_dir().join(format!("tierdb-short-{}", std::process::id()));
+        let fd = std::fs::File::options().create(true).truncate(true).read(true).write(true).open(&path);
+        let handle = Handle::new(fd.expect("file").into(), "short".into());
+        std::fs::remove_file(&path).expect("remove");
+        let bytes: Vec<u8> = (0..20_000_u32).map(|i| i as u8 ^ (i >> 8) as u8).collect();
+        let calls = std::cell::Cell::new(0);
+        let put = |bytes: &[u8], at| {
+            calls.set(calls.get() + 1);
+            match calls.get() % 3 {
+                0 => Err(Errno::INTR),
+                _ => pwrite(&handle, &bytes[..bytes.len().min(4000)], at),
+            }
+        };
+        handle.write(0, &bytes, put).expect("write");
+        assert!(matches!(
+            handle.write(0, &bytes, |_, _| Ok(0)),
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::WriteZero
+        ));
+        // A first attempt that read the first 5,000 bytes, one that was interrupted, and none.
+        for outcome in
+            [Some(5000), Some(-Errno::INTR.raw_os_error()), Some(-Errno::CANCELED.raw_os_error()), None]
+        {
+            let mut read = vec![0; bytes.len()];
+            let first = outcome.map_or(0, |count| count.max(0) as usize);
+            read[..first].copy_from_slice(&bytes[..first]);
+            handle.finish_read(0, &mut read, outcome).expect("read");
+            assert_eq!(read, bytes, "{outcome:?}");
+        }
+        let failed = handle.finish_read(4096, &mut [0; 10], Some(-Errno::IO.raw_os_error()));
+        assert_eq!(
+            failed.expect_err("EIO").to_string().split(':').next(),
+            Some("read of short at byte 4096 failed")
+        );
+    }
+
+    #[test]
+    fn space_is_taken_by_writing_where_it_cannot_be_allocated() {
+        let path = std::env::temp_dir().join(format!("tierdb-zeros-{}", std::process::id()));
+        let fd = std::fs::File::options().create(true).truncate(true).read(true).write(true).open(&path);
+        let handle = Handle::new(fd.expect("file").into(), "zeros".into());
+        std::fs::remove_file(&path).expect("remove");
+        handle.write_zeros(0, (1 << 20) + BLOCK).expect("write");
+        assert_eq!(handle.len().expect("length"), (1 << 20) + BLOCK);
     }
 }

@@ -161,3 +161,89 @@ impl Drop for Flight<'_> {
         self.land(&mut |_, _| {});
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buf::AlignedBuf;
+    use std::os::fd::AsFd;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    const BLOCKS: usize = 16;
+
+    /// A file whose block `i` is full of `i + 1`.
+    fn file() -> std::fs::File {
+        use std::io::Write;
+        let path = std::env::temp_dir().join(format!(
+            "tierdb-ring-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        ));
+        let mut file = std::fs::File::options()
+            .create(true)
+            .truncate(true)
+            .read(true)
+            .write(true)
+            .open(&path)
+            .expect("file");
+        std::fs::remove_file(&path).expect("remove");
+        for block in 0..BLOCKS {
+            file.write_all(&[block as u8 + 1; 4096]).expect("write");
+        }
+        file
+    }
+
+    /// Reads every block by one `run`, and returns the buffers.
+    fn run(ring: &mut Ring, done: &mut dyn FnMut(usize, i32)) -> Vec<AlignedBuf> {
+        let file = file();
+        let mut bufs: Vec<_> = (0..BLOCKS).map(|_| AlignedBuf::zeroed(4096).expect("memory")).collect();
+        let reads: Vec<_> = bufs
+            .iter_mut()
+            .enumerate()
+            // SAFETY: `file` and `bufs` outlive the call of `run`, and are not touched before it is over.
+            .map(|(block, buf)| unsafe { Read::new(file.as_fd(), block as u64 * 4096, buf) })
+            .collect();
+        let unwound = catch_unwind(AssertUnwindSafe(|| ring.run(&reads, done)));
+        drop((unwound, file));
+        bufs
+    }
+
+    fn filled(bufs: &[AlignedBuf]) -> usize {
+        bufs.iter()
+            .enumerate()
+            .filter(|(block, buf)| buf.iter().all(|byte| usize::from(*byte) == block + 1))
+            .count()
+    }
+
+    #[test]
+    fn a_batch_completes_and_the_ring_takes_the_next() {
+        let Ok(mut ring) = Ring::new() else { return };
+        for _ in 0..3 {
+            let mut outcomes = [0; BLOCKS];
+            let bufs = run(&mut ring, &mut |position, outcome| outcomes[position] += outcome);
+            assert_eq!((outcomes, filled(&bufs)), ([4096; BLOCKS], BLOCKS));
+        }
+    }
+
+    #[test]
+    fn unwinding_waits_for_the_kernel() {
+        let Ok(mut ring) = Ring::new() else { return };
+        let bufs = run(&mut ring, &mut |_, _| panic!("on purpose"));
+        assert_eq!(filled(&bufs), BLOCKS);
+        assert!(ring.ring.is_none());
+    }
+
+    #[test]
+    fn reads_that_the_kernel_refuses_are_said_not_to_have_started() {
+        // A ring that was never enabled refuses every submission.
+        let Ok(disabled) = IoUring::builder().setup_r_disabled().build(BATCH as u32) else { return };
+        let mut ring = Ring { ring: Some(disabled) };
+        for _ in 0..2 {
+            let mut outcomes = Vec::new();
+            let bufs = run(&mut ring, &mut |position, outcome| outcomes.push((position, outcome)));
+            assert_eq!(outcomes, (0..BLOCKS).map(|position| (position, NOT_STARTED)).collect::<Vec<_>>());
+            assert_eq!(filled(&bufs), 0);
+            assert!(ring.ring.is_none());
+        }
+    }
+}
