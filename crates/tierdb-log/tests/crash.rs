@@ -1,0 +1,128 @@
+//! A crash at every persist event: of work, of checkpoints, of creation, of recovery.
+
+mod support;
+
+use support::{Known, acknowledge, create, dir, open, publish, reopen, small, wide, work};
+use tierdb_base::mutant::{self, Site};
+use tierdb_log::LoggedOptions;
+use tierdb_pmem::Pool;
+use tierdb_sim::crashtest::{CrashFailure, CrashRun, Options, Oracle, explore};
+use tierdb_sim::{Budget, World};
+
+fn script(world: &World, known: &Oracle<Known>, options: &LoggedOptions, steps: u64, seed: u64) {
+    let pool = create(dir(world), options).expect("create");
+    known.update(|known| known.created = true);
+    work(&pool, known, steps, seed).expect("no faults");
+    let wraps = pool.stats().log_blocks * 4096 > options.log_len;
+    assert!(wraps || steps < 100, "the ring wraps around in a long script");
+    if seed.is_multiple_of(2) {
+        pool.close().expect("no faults");
+    }
+}
+
+/// What recovers must be a prefix with all that was acknowledged, and stay so when work goes on and power fails
+/// again.
+fn check(known: &Known, image: &World, options: &LoggedOptions) -> Result<(), String> {
+    if !known.created {
+        // The creation was cut short: refused, or empty, but never a panic.
+        return match open(dir(image), options) {
+            Ok(pool) => known.check(&pool).map(|_| ()),
+            Err(_) => Ok(()),
+        };
+    }
+    let (pool, known) = reopen(image, options, known)?;
+    publish(&pool, &known);
+    acknowledge(&pool, &known).map_err(|e| e.to_string())?;
+    publish(&pool, &known);
+    drop(pool);
+    reopen(&image.capture().nothing(), options, &known.get()).map_err(|e| format!("second crash: {e}"))?;
+    Ok(())
+}
+
+fn run(options: &LoggedOptions, steps: u64, seed: u64, how: &Options) -> Result<CrashRun, Box<CrashFailure>> {
+    let world = World::new();
+    world.add_dir("fast");
+    explore(
+        &world,
+        how,
+        &Oracle::new(Known::default()),
+        |world, known| script(world, known, options, steps, seed),
+        |image| match open(dir(image), options) {
+            Ok(_) => Ok(()),
+            // A creation that was cut short; the check decides.
+            Err(_) => Ok(()),
+        },
+        |known, image| check(known, image, options),
+    )
+}
+
+#[test]
+fn every_crash_recovers_to_a_prefix_with_all_that_was_acknowledged() {
+    let budget = Budget { torn: 6, random: 6, ..Budget::default() };
+    let how = Options { depth: 3, recover_every: 40, budget, ..Options::default() };
+    let mut all = CrashRun::default();
+    for (options, steps, seed) in [(small(), 130, 1), (small(), 25, 2), (wide(), 200, 3), (wide(), 60, 4)] {
+        let run = run(&options, steps, seed, &how).unwrap_or_else(|failure| panic!("{failure}"));
+        all.add(&run);
+    }
+    println!("{all}");
+    assert!(all.images > 2_000 && all.in_recovery > 300, "{all}");
+}
+
+/// The sites of `what` that a clean run and its recovery pass.
+fn sites(what: &[&str]) -> Vec<Site> {
+    let seen = mutant::record(|| {
+        let (world, known) = (World::new(), Oracle::new(Known::default()));
+        world.add_dir("fast");
+        script(&world, &known, &wide(), 60, 1);
+        reopen(&world.copy(), &wide(), &known.get()).expect("clean");
+    });
+    seen.into_keys().filter(|site| what.contains(&site.what)).collect()
+}
+
+#[test]
+fn a_missing_write_sync_flush_publish_or_wait_is_noticed() {
+    let sites = sites(&["sync", "dir_sync", "write_durable", "flush", "publish", "wait"]);
+    // The log's and the table's zeros, the image; the directory; a log block, a table; the script's own.
+    let count = |what| sites.iter().filter(|site| site.what == what).count();
+    assert_eq!((count("sync"), count("dir_sync"), count("write_durable")), (2, 1, 2), "{sites:?}");
+    assert!(count("flush") == 1 && count("publish") == 1 && count("wait") == 1, "{sites:?}");
+    for site in sites {
+        let caught = mutant::without(site, || {
+            run(&wide(), 60, 1, &Options::default()).is_err()
+                || run(&small(), 60, 1, &Options::default()).is_err()
+        });
+        assert!(caught, "{site} can be left out unnoticed");
+    }
+}
+
+#[test]
+fn a_clean_close_leaves_nothing_to_replay_and_a_crash_after_it_loses_nothing() {
+    let (world, pool, known) = support::world(&small());
+    work(&pool, &known, 40, 7).expect("no faults");
+    pool.close().expect("no faults");
+    pool.close().expect("closing again does nothing");
+    assert_eq!(pool.log_used(), 0);
+    let before = known.get().published.len();
+    publish(&pool, &known);
+    assert!(pool.wait(pool.lsn()).is_err(), "nothing is acknowledged after the close");
+    assert!(pool.commit().is_err() && known.check_now(&pool));
+    known.update(|known| known.published.truncate(before));
+    for image in [world.capture().nothing(), world.capture().everything()] {
+        let (pool, known) = reopen(&image, &small(), &known.get()).expect("clean");
+        assert_eq!(known.get().published.len(), before);
+        assert_eq!(pool.log_used(), 0);
+    }
+}
+
+trait CheckNow {
+    fn check_now<P: Pool>(&self, pool: &P) -> bool;
+}
+
+impl CheckNow for Oracle<Known> {
+    /// The pool in DRAM is as the publishes left it, durable or not.
+    fn check_now<P: Pool>(&self, pool: &P) -> bool {
+        let known = self.get();
+        known.check(pool) == Ok(known.published.len())
+    }
+}

@@ -1,0 +1,217 @@
+//! Every N-th operation fails: nothing hangs, nothing acknowledged is lost, and a reopen goes on.
+
+mod support;
+
+use support::{Known, acknowledge, create, dir, open, publish, reopen, small, wide, work};
+use tierdb_base::{Error, ErrorKind, mutant};
+use tierdb_log::LoggedOptions;
+use tierdb_pmem::Pool;
+use tierdb_sim::crashtest::Oracle;
+use tierdb_sim::{Budget, CrashModel, FaultKind, FaultPlan, Ops, World};
+
+const KINDS: [FaultKind; 5] =
+    [FaultKind::Eio, FaultKind::Enospc, FaultKind::Short, FaultKind::Interrupted, FaultKind::SyncError];
+
+/// Both plans of a kind: the N-th operation fails, and all from the N-th on do.
+fn plans(nth: u64, kind: FaultKind) -> [FaultPlan; 2] {
+    [FaultPlan::nth(nth, kind), FaultPlan::from_nth(nth, kind)]
+}
+
+/// After whatever happened in `world`: every power loss now recovers, and so does a process that just opens the
+/// files again, works on, and then loses power.
+fn survives(world: &World, options: &LoggedOptions, known: &Known) -> Result<(), String> {
+    let budget = Budget { torn: 4, random: 4, ..Budget::SMALL };
+    for image in world.capture().images(&CrashModel::BOTH, 3, &budget) {
+        let (pool, known) = reopen(&image.world, options, known).map_err(|e| format!("{image:?}: {e}"))?;
+        publish(&pool, &known);
+        acknowledge(&pool, &known).map_err(|e| format!("{image:?}: {e}"))?;
+    }
+    let (pool, known) = reopen(world, options, known)?;
+    for _ in 0..3 {
+        publish(&pool, &known);
+        acknowledge(&pool, &known).map_err(|e| e.to_string())?;
+    }
+    for image in world.capture().images(&CrashModel::BOTH, 4, &budget) {
+        reopen(&image.world, options, &known.get()).map_err(|e| format!("after going on, {image:?}: {e}"))?;
+    }
+    Ok(())
+}
+
+/// Works until it is done or fails, and then checks that a failure stays one.
+fn work_until_it_fails(options: &LoggedOptions, plan: FaultPlan) -> (World, Oracle<Known>, u64) {
+    let (world, pool, known) = support::world(options);
+    work(&pool, &known, 10, 1).expect("no faults yet");
+    world.inject(plan);
+    let mut done = work(&pool, &known, 25, 2);
+    if done.is_ok() {
+        done = pool.close();
+    }
+    let hit = world.heal().hit;
+    if let Err(e) = done
+        && e.kind() != ErrorKind::NoSpace
+    {
+        // The devices work again, but what is on them is unknown until they are opened again.
+        publish(&pool, &known);
+        let refused = [
+            pool.wait(pool.lsn()).map_err(|e| e.kind()),
+            pool.admit(1).map_err(|e| e.kind()),
+            pool.checkpoint().map_err(|e| e.kind()),
+            pool.commit().map_err(|e| e.kind()),
+            pool.persist_word(64).map_err(|e| e.kind()),
+        ];
+        assert_eq!(refused, [Err(ErrorKind::Poisoned); 5], "{e}");
+    }
+    (world, known, hit)
+}
+
+#[test]
+fn a_failure_at_any_operation_of_work_loses_nothing() {
+    for options in [small(), wide()] {
+        for kind in KINDS {
+            for persistent in [0, 1] {
+                let mut nth = 1;
+                loop {
+                    let (world, known, hit) =
+                        work_until_it_fails(&options, plans(nth, kind)[persistent].clone());
+                    survives(&world, &options, &known.get())
+                        .unwrap_or_else(|e| panic!("{kind:?} at operation {nth}, {persistent}: {e}"));
+                    if hit == 0 {
+                        break;
+                    }
+                    nth += 1;
+                }
+                assert!(nth > 2, "{kind:?} met only {nth} operations");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_failure_at_any_operation_of_an_open_loses_nothing() {
+    let options = wide();
+    let (world, pool, known) = support::world(&options);
+    work(&pool, &known, 30, 5).expect("no faults");
+    publish(&pool, &known);
+    drop(pool);
+    for kind in KINDS {
+        for persistent in [0, 1] {
+            let mut nth = 1;
+            loop {
+                // As after the death of the process, and as after a power loss with what was in flight.
+                let (world, known) = (world.copy(), known.get());
+                world.inject(plans(nth, kind)[persistent].clone());
+                let opened = reopen(&world, &options, &known);
+                let hit = world.heal().hit;
+                let known = match opened {
+                    Ok((_, known)) => known.get(),
+                    Err(_) => known,
+                };
+                survives(&world, &options, &known)
+                    .unwrap_or_else(|e| panic!("{kind:?} at operation {nth}, {persistent}: {e}"));
+                if hit == 0 {
+                    break;
+                }
+                nth += 1;
+            }
+            assert!(nth > 1, "{kind:?} met no operation");
+        }
+    }
+}
+
+/// The last block's write failed although all of it can be read. Then a sync may fail too, and later ones succeed.
+/// What an open has shown must be certain all the same.
+#[test]
+fn what_an_open_shows_survives_even_if_the_write_of_it_had_failed() {
+    let mut shown = 0;
+    for nth in 1.. {
+        let mut hit = 0;
+        for plan in plans(1, FaultKind::SyncError) {
+            let writes = FaultPlan::nth(nth, FaultKind::Eio).on(Ops::WRITE);
+            let (world, known, failed) = work_until_it_fails(&small(), writes);
+            hit += failed;
+            world.inject(plan);
+            let first = reopen(&world, &small(), &known.get());
+            world.heal();
+            let seen = first.map_or(known.get(), |(_, known)| known.get());
+            let (pool, after) = reopen(&world, &small(), &seen).expect("devices work");
+            shown += usize::from(after.get().acked > known.get().acked);
+            publish(&pool, &after);
+            acknowledge(&pool, &after).expect("devices work");
+            reopen(&world.capture().nothing(), &small(), &after.get())
+                .unwrap_or_else(|e| panic!("failed write {nth}: {e}"));
+        }
+        if hit == 0 {
+            break;
+        }
+    }
+    assert!(shown > 20, "{shown} opens showed what had failed to be written");
+}
+
+/// A pool on a device with room for the log and the table and for no page, worked on until it refuses.
+fn full() -> (World, Oracle<Known>, Error) {
+    let (world, pool, known) = support::world(&small());
+    let used: u64 = world.areas().iter().map(|area| area.len).sum();
+    world.dir("fast").set_capacity(Some(used));
+    let refused = loop {
+        if let Err(refused) = pool.admit(3000) {
+            break refused;
+        }
+        publish(&pool, &known);
+        acknowledge(&pool, &known).expect("what was admitted has room");
+    };
+    (world, known, refused)
+}
+
+#[test]
+fn a_full_device_refuses_for_a_while_and_nothing_is_lost() {
+    let (world, known, refused) = full();
+    assert!(matches!(refused, Error::NoSpace { .. }) && refused.to_string().contains("fast/pool.image"));
+    // It opens, with all that was acknowledged, although it cannot checkpoint.
+    let (pool, known) = reopen(&world, &small(), &known.get()).expect("opens while full");
+    assert_eq!(pool.admit(100).map_err(|e| e.kind()), Err(ErrorKind::NoSpace));
+    world.dir("fast").set_capacity(None);
+    work(&pool, &known, 60, 3).expect("goes on by itself");
+    reopen(&world.capture().nothing(), &small(), &known.get()).expect("nothing lost");
+}
+
+#[test]
+fn what_an_open_of_a_full_device_shows_survives_as_far_as_a_sync_can_tell() {
+    let shown = || {
+        let (world, known, _) = full();
+        let (pool, known) = reopen(&world, &small(), &known.get()).expect("opens while full");
+        // The plain write before it has brought all of the block there.
+        world.inject(FaultPlan::nth(2, FaultKind::Eio).on(Ops::WRITE));
+        publish(&pool, &known);
+        acknowledge(&pool, &known).expect_err("the write fails");
+        world.heal();
+        let (_, after) = reopen(&world, &small(), &known.get()).expect("opens while full");
+        assert_eq!(after.get().acked, known.get().acked + 1, "it can be read");
+        reopen(&world.capture().nothing(), &small(), &after.get()).map(|_| ())
+    };
+    let seen = mutant::record(|| shown().expect("certain"));
+    let syncs = seen.into_keys().filter(|site| site.what == "sync" && site.file.ends_with("src/log.rs"));
+    let syncs: Vec<_> = syncs.collect();
+    assert_eq!(syncs.len(), 1, "{syncs:?}");
+    assert!(mutant::without(syncs[0], shown).is_err(), "the sync can be left out unnoticed");
+}
+
+#[test]
+fn files_that_are_there_are_not_created_over_and_those_that_are_not_are_named() {
+    let (world, pool, _) = support::world(&small());
+    drop(pool);
+    assert!(create(dir(&world), &small()).is_err());
+    let empty = World::new();
+    empty.add_dir("fast");
+    let missing = open(dir(&empty), &small()).err().expect("no files");
+    assert!(missing.to_string().contains("pool.log"), "{missing}");
+    for wrong in [
+        LoggedOptions { pool_len: 5000, ..small() },
+        LoggedOptions { log_len: 31 * 4096, ..small() },
+        LoggedOptions { buffer_bytes: 100, ..small() },
+        LoggedOptions { image_capacity: support::POOL, ..small() },
+    ] {
+        let refused = create(dir(&empty), &wrong).err().expect("lengths that do not fit");
+        assert_eq!(refused.kind(), ErrorKind::Invalid);
+    }
+    assert!(empty.areas().is_empty(), "nothing was created");
+}

@@ -1,0 +1,166 @@
+//! Many threads at once: group commit, checkpoints beside it, crashes in the middle, and failures.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use support::{TestDir, dir, open, wide};
+use tierdb_base::{ErrorKind, FailureLatch};
+use tierdb_device::Meter;
+use tierdb_log::{LoggedOptions, LoggedPool};
+use tierdb_pmem::Pool;
+use tierdb_sim::crashtest::{Options, Oracle, explore};
+use tierdb_sim::{Budget, FaultKind, FaultPlan, Ops, World};
+
+const THREADS: u64 = 4;
+
+/// Thread t counts up its word; the count before it is in a body that was flushed first.
+fn count_up(
+    pool: &LoggedPool<TestDir>,
+    thread: u64,
+    to: u64,
+    acked: impl Fn(u64),
+) -> tierdb_base::Result<()> {
+    for count in 1..=to {
+        let body = 4096 + (thread * 2 + count % 2) * 2048;
+        pool.admit(2048)?;
+        pool.write(body, &[count as u8; 700]);
+        pool.flush(body, 700);
+        pool.fence();
+        pool.publish(thread * 8, count);
+        if count % 3 == 0 {
+            pool.wait(pool.lsn())?;
+            acked(count);
+        }
+    }
+    pool.wait(pool.lsn())?;
+    acked(to);
+    Ok(())
+}
+
+/// Each thread's count holds what it was told is durable, with its body.
+fn check(acked: &[u64; THREADS as usize], pool: &LoggedPool<TestDir>) -> Result<(), String> {
+    for (thread, acked) in (0..).zip(acked) {
+        let count = pool.load(thread * 8);
+        if count < *acked {
+            return Err(format!("thread {thread}: {count} found, {acked} acknowledged"));
+        }
+        let mut body = [0; 700];
+        pool.read(4096 + (thread * 2 + count % 2) * 2048, &mut body).map_err(|e| e.to_string())?;
+        // The next count's body goes to the other place.
+        if count > 0 && body != [count as u8; 700] {
+            return Err(format!("thread {thread}: the body of {count} is damaged"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_any_thread_was_told_survives_a_crash_at_any_moment() {
+    let world = World::new();
+    let pool = support::create(tierdb_dir(&world), &wide()).expect("create");
+    let acked = Oracle::new([0; THREADS as usize]);
+    let how = Options { every: 7, budget: Budget { torn: 2, ..Budget::SMALL }, ..Options::default() };
+    let run = explore(
+        &world,
+        &how,
+        &acked,
+        |_, acked| {
+            let done = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let workers: Vec<_> = (0..THREADS)
+                    .map(|thread| {
+                        let (pool, acked) = (&pool, &acked);
+                        scope.spawn(move || {
+                            count_up(pool, thread, 200, |count| {
+                                acked.update(|acked| acked[thread as usize] = count);
+                            })
+                            .expect("no faults");
+                        })
+                    })
+                    .collect();
+                scope.spawn(|| {
+                    while !done.load(Ordering::Acquire) {
+                        if pool.needs_checkpoint() {
+                            pool.checkpoint().expect("no faults");
+                        }
+                        std::thread::yield_now();
+                    }
+                });
+                for worker in workers {
+                    worker.join().expect("no panic");
+                }
+                done.store(true, Ordering::Release);
+            });
+        },
+        |image| open(dir(image), &wide()).map(|_| ()).map_err(|e| e.to_string()),
+        |acked, image| check(acked, &open(dir(image), &wide()).map_err(|e| e.to_string())?),
+    );
+    let run = run.unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(run.images > 50, "{run}");
+    assert!(pool.stats().checkpoints > 1, "{:?}", pool.stats());
+}
+
+fn tierdb_dir(world: &World) -> TestDir {
+    world.add_dir("fast");
+    dir(world)
+}
+
+#[test]
+fn a_failure_wakes_every_waiter_with_a_refusal() {
+    for nth in [1, 2, 5, 20, 60] {
+        let world = World::new();
+        let latch = FailureLatch::new();
+        let pool: LoggedPool<TestDir> =
+            LoggedPool::create(tierdb_dir(&world), wide(), support::SEED, latch.clone(), Meter::new(), None)
+                .expect("create");
+        world.inject(FaultPlan::nth(nth, FaultKind::Eio).on(Ops::WRITE | Ops::SYNC));
+        let acked: Arc<Vec<AtomicU64>> = Arc::new((0..THREADS).map(|_| AtomicU64::new(0)).collect());
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (pool, acked) = (&pool, acked.clone());
+                scope.spawn(move || {
+                    let failed = count_up(pool, thread, 100_000, |count| {
+                        acked[thread as usize].store(count, Ordering::Release);
+                    });
+                    let kind = failed.expect_err("it fails some time").kind();
+                    assert!(matches!(kind, ErrorKind::Poisoned | ErrorKind::Io), "{kind:?}");
+                });
+            }
+        });
+        assert!(latch.is_set());
+        world.heal();
+        let acked = std::array::from_fn(|thread| acked[thread].load(Ordering::Acquire));
+        for image in [world.copy(), world.capture().nothing(), world] {
+            check(&acked, &open(dir(&image), &wide()).expect("recovers")).expect("nothing lost");
+        }
+    }
+}
+
+/// Appends larger than the buffer, by threads that did not ask for admission, while the ring is nearly full.
+#[test]
+fn appends_that_find_no_room_make_it_and_go_on() {
+    let options = LoggedOptions { pool_len: 64 * 4096, image_capacity: 128 * 4096, ..wide() };
+    let (world, pool, _) = support::world(&options);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let pool = &pool;
+            scope.spawn(move || {
+                let at = (1 + thread * 15) * 4096 + 3;
+                for count in 1..=20u8 {
+                    pool.write(at, &[count; 14 * 4096]);
+                    pool.flush(at, 14 * 4096);
+                    pool.publish(thread * 8, u64::from(count));
+                }
+                pool.wait(pool.lsn()).expect("no faults");
+            });
+        }
+    });
+    assert!(pool.stats().stall_ns > 0);
+    let pool = open(dir(&world.capture().nothing()), &options).expect("recovers");
+    for thread in 0..THREADS {
+        let mut bytes = vec![0; 14 * 4096];
+        pool.read((1 + thread * 15) * 4096 + 3, &mut bytes).expect("memory");
+        assert!(pool.load(thread * 8) == 20 && bytes.iter().all(|byte| *byte == 20));
+    }
+}
