@@ -1,0 +1,572 @@
+//! Reading leaves: finding a key, the header with its fences, all entries.
+//!
+//! Nothing here trusts stored bytes: every offset and length is checked before use, and what does not
+//! check is an error or a note, never an absent key.
+
+use super::EntryId;
+use super::format::*;
+use super::search::head;
+use crate::pages::{PAGE, PageNo, Pages};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tierdb_base::{Error, MAX_KEY_BYTES, Result, TierRole, checksum, matches};
+use tierdb_pmem::{Arena, Pool};
+
+/// The leaves of an index as bytes, with a state word in DRAM for each page.
+pub(super) struct Leaves<P: Pool> {
+    pub pool: Arc<P>,
+    pub pages: Arc<Pages<P>>,
+    seed: u64,
+    states: Arena,
+}
+
+/// What a leaf's state word says. Bit 0 of the word is the leaf's latch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// In the chain.
+    Alive {
+        /// Slots ever used: the first `used` ones.
+        used: usize,
+        /// Byte of the lowest entry.
+        bottom: usize,
+    },
+    /// Replaced: its keys, and maybe others, are in this leaf and those after it.
+    Dead(PageNo),
+}
+
+const DEAD: u64 = 2;
+
+impl State {
+    #[inline]
+    pub fn decode(word: u64) -> Self {
+        if word & DEAD != 0 {
+            return State::Dead(word >> 8);
+        }
+        State::Alive { used: (word >> 8 & 0xff) as usize, bottom: (word >> 16 & 0xffff) as usize }
+    }
+
+    pub fn encode(self) -> u64 {
+        match self {
+            State::Dead(page) => page << 8 | DEAD,
+            State::Alive { used, bottom } => (used as u64) << 8 | (bottom as u64) << 16,
+        }
+    }
+}
+
+/// A low or high fence: its bytes, and where they stand if not in the leaf.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fence {
+    pub bytes: Vec<u8>,
+    pub blob: Option<BlobRef>,
+}
+
+impl Fence {
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Fence { bytes, blob: None }
+    }
+
+    /// What stands in the leaf.
+    pub fn stored(&self) -> Vec<u8> {
+        self.blob.map_or_else(|| self.bytes.clone(), |blob| blob.encode().to_vec())
+    }
+}
+
+/// What never changes in a leaf.
+#[derive(Clone, Debug)]
+pub(super) struct Header {
+    pub page: PageNo,
+    pub geometry: Geometry,
+    pub generation: u32,
+    pub low: Fence,
+    pub high: Option<Fence>,
+}
+
+impl Header {
+    /// Whether `key` is below the high fence.
+    pub fn ends_after(&self, key: &[u8]) -> bool {
+        self.high.as_ref().is_none_or(|high| key < high.bytes.as_slice())
+    }
+
+    /// The first byte that entries may take.
+    pub fn heap_from(&self) -> usize {
+        let high = self.high.as_ref().map_or(0, |high| fence_bytes(high.bytes.len()));
+        self.geometry.fences_at() + fence_bytes(self.low.bytes.len()) + high
+    }
+}
+
+/// Something damaged in a leaf.
+#[derive(Clone, Debug)]
+pub(super) struct Note {
+    pub what: &'static str,
+    pub at: u64,
+    /// The key, where it is known.
+    pub key: Option<Vec<u8>>,
+}
+
+/// A live entry of a leaf; its key is in [`Contents`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Item {
+    head: u64,
+    start: u32,
+    len: u16,
+    pub slot: u8,
+    pub id: EntryId,
+    pub hash: u64,
+    pub blob: Option<BlobRef>,
+}
+
+/// The live entries of a leaf. Reused from leaf to leaf.
+#[derive(Default)]
+pub(super) struct Contents {
+    bytes: Vec<u8>,
+    pub items: Vec<Item>,
+    pub notes: Vec<Note>,
+    pub groups: [u64; GROUPS],
+    page: Vec<u8>,
+}
+
+impl Contents {
+    pub fn key(&self, item: &Item) -> &[u8] {
+        &self.bytes[item.start as usize..item.start as usize + item.len as usize]
+    }
+
+    /// Puts the items in key order.
+    pub fn sort(&mut self) {
+        let Contents { bytes, items, .. } = self;
+        let key = |item: &Item| &bytes[item.start as usize..item.start as usize + item.len as usize];
+        items.sort_unstable_by(|a, b| a.head.cmp(&b.head).then_with(|| key(a).cmp(key(b))));
+    }
+
+    /// Keeps the items whose key is wanted.
+    pub fn retain(&mut self, mut wanted: impl FnMut(&[u8]) -> bool) {
+        let Contents { bytes, items, .. } = self;
+        items.retain(|item| wanted(&bytes[item.start as usize..item.start as usize + item.len as usize]));
+    }
+
+    /// The items of a leaf and those of its right neighbour, as one leaf's.
+    pub fn append(&mut self, right: &Contents) {
+        for item in &right.items {
+            let start = self.bytes.len() as u32;
+            self.bytes.extend_from_slice(right.key(item));
+            self.items.push(Item { start, ..*item });
+        }
+    }
+
+    fn push(&mut self, start: usize, prefix: usize, item: Item) {
+        let len = self.bytes.len() - start;
+        let head = head(&self.bytes[start + prefix.min(len)..]);
+        self.items.push(Item { head, start: start as u32, len: len as u16, ..item });
+    }
+}
+
+/// A key found in a leaf.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pub slot: usize,
+    pub id: EntryId,
+}
+
+impl<P: Pool> Leaves<P> {
+    pub fn new(pool: Arc<P>, pages: Arc<Pages<P>>) -> Self {
+        let seed = pages.seed();
+        // Handed out by the system page by page on first touch, so a word for each page costs little.
+        let states = Arena::zeroed(pages.numbers().end * 8);
+        Leaves { pool, pages, seed, states }
+    }
+
+    /// The state word of `page`.
+    #[inline]
+    pub fn state_word(&self, page: PageNo) -> &AtomicU64 {
+        self.states.word(page * 8)
+    }
+
+    /// The state of `page` now.
+    #[inline]
+    pub fn state(&self, page: PageNo) -> State {
+        State::decode(self.state_word(page).load(Ordering::Acquire))
+    }
+
+    /// The hash of a key, from which fingerprint, check and blob checksum come.
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        checksum(self.seed, key)
+    }
+
+    /// The checksum of what never changes in the leaf at `page`.
+    pub fn identity(&self, page: PageNo, word: u64, more: u64, fences: &[u8]) -> u64 {
+        identity(self.seed, page, word, more, fences)
+    }
+
+    /// An error about byte `at` of the pool.
+    #[cold]
+    pub fn damage(&self, what: &'static str, at: u64) -> Error {
+        Error::corrupt(TierRole::Fast, what, self.pool.place(at))
+    }
+
+    /// The error that a note stands for.
+    pub fn damage_of(&self, note: &Note) -> Error {
+        let error = self.damage(note.what, note.at);
+        match &note.key {
+            Some(key) => error.with_key(key),
+            None => error,
+        }
+    }
+
+    /// The geometry of the leaf at `page`.
+    #[inline]
+    pub fn geometry(&self, page: PageNo) -> Result<Geometry> {
+        let at = page * PAGE;
+        Geometry::decode(self.pool.load(at)).map_err(|what| self.damage(what, at))
+    }
+
+    /// The leaf that follows `page`; `Err` if its reference is damaged.
+    pub fn next(&self, page: PageNo) -> Result<Option<PageNo>> {
+        let at = page * PAGE + NEXT_AT;
+        match decode_next(self.pool.load(at)) {
+            Ok(Some(next)) if !self.pages.contains(next) => {
+                Err(self.damage("a leaf's link leads out of the pool", at))
+            }
+            Ok(next) => Ok(next),
+            Err(()) => Err(self.damage("a leaf's link is damaged", at)),
+        }
+    }
+
+    /// The entry of `key` in the leaf at `page`. The key lies between the leaf's fences.
+    #[inline]
+    pub fn find(&self, page: PageNo, key: &[u8], hash: u64) -> Result<Option<Found>> {
+        let leaf = self.geometry(page)?;
+        let at = page * PAGE;
+        let wanted = fingerprint(hash);
+        for first in (0..leaf.slots).step_by(GROUP) {
+            let live = self.pool.load(at + GROUPS_AT + (first / GROUP * 8) as u64) & LIVE;
+            let end = leaf.slots.min(first + GROUP);
+            for (i, base) in (first..end).step_by(8).enumerate() {
+                let bits = (live >> (8 * i)) as u8;
+                if bits == 0 {
+                    continue;
+                }
+                let word = self.pool.load(at + FINGERPRINTS_AT + base as u64);
+                let mut hits = equal_bytes(word, wanted) & spread(bits);
+                while hits != 0 {
+                    let slot = base + hits.trailing_zeros() as usize / 8;
+                    hits &= hits - 1;
+                    if let Some(id) = self.id_if_key(page, leaf, slot, key, hash)? {
+                        return Ok(Some(Found { slot, id }));
+                    }
+                }
+            }
+        }
+        self.check_groups(page, leaf)?;
+        Ok(None)
+    }
+
+    /// Notices a live bit or a fingerprint that is not as written, which would hide a key.
+    fn check_groups(&self, page: PageNo, leaf: Geometry) -> Result<()> {
+        for group in 0..GROUPS {
+            let at = page * PAGE + GROUPS_AT + group as u64 * 8;
+            if !self.group_is_whole(page, leaf, group, self.pool.load(at)) {
+                return Err(self.damage("live slots and fingerprints of a leaf disagree", at));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the fingerprints of the slots that are live in `word` are as written.
+    fn group_is_whole(&self, page: PageNo, leaf: Geometry, group: usize, word: u64) -> bool {
+        let (live, first) = (word & LIVE, group * GROUP);
+        let here = leaf.slots.saturating_sub(first).min(GROUP);
+        if live >> here != 0 {
+            return false;
+        }
+        let mut sum = 0;
+        for i in 0..here / 8 {
+            let bits = (live >> (8 * i)) as u8;
+            if bits != 0 {
+                let fingerprints = self.pool.load(page * PAGE + FINGERPRINTS_AT + (first + 8 * i) as u64);
+                sum ^= select_bytes(fingerprints, spread(bits));
+            }
+        }
+        matches(word >> GROUP, u64::from(fold_bytes(sum)))
+    }
+
+    /// The id in `slot` if its key is `key`.
+    #[inline]
+    fn id_if_key(
+        &self,
+        page: PageNo,
+        leaf: Geometry,
+        slot: usize,
+        key: &[u8],
+        hash: u64,
+    ) -> Result<Option<EntryId>> {
+        let offset = self.offset(page, leaf, slot);
+        let at = page * PAGE + offset as u64;
+        if offset < leaf.fences_at() || offset + ENTRY > PAGE as usize {
+            return Err(
+                self.damage("an entry's offset leads out of its leaf", page * PAGE + leaf.offset_at(slot))
+            );
+        }
+        if key.len() <= MAX_INLINE {
+            let tail = &key[leaf.prefix.min(key.len())..];
+            let len = ENTRY + tail.len();
+            if offset + len <= PAGE as usize {
+                let mut raw = [0u8; ENTRY + MAX_INLINE];
+                self.pool.read(at, &mut raw[..len])?;
+                if raw[6] as usize == tail.len() && raw[ENTRY..len] == *tail {
+                    let id = u64::from_le_bytes([raw[0], raw[1], raw[2], raw[3], raw[4], 0, 0, 0]);
+                    if !matches(u64::from(raw[5]), u64::from(check(hash, id))) {
+                        return Err(self.damage("an entry's id is damaged", at).with_key(key));
+                    }
+                    return Ok(Some(id));
+                }
+            }
+        }
+        self.id_if_other_key(page, leaf, slot, offset, key)
+    }
+
+    /// A fingerprint matched and the bytes did not, or the key is a long one. Either the entry is whole and
+    /// says which key it holds, or it is damaged and may have been this one.
+    #[cold]
+    fn id_if_other_key(
+        &self,
+        page: PageNo,
+        leaf: Geometry,
+        slot: usize,
+        offset: usize,
+        key: &[u8],
+    ) -> Result<Option<EntryId>> {
+        let at = page * PAGE + offset as u64;
+        let mut raw = [0u8; ENTRY + MAX_INLINE];
+        let len = raw.len().min(PAGE as usize - offset);
+        self.pool.read(at, &mut raw[..len])?;
+        let mut stored = Vec::new();
+        let prefix = &key[..leaf.prefix.min(key.len())];
+        let fingerprint =
+            self.pool.load(page * PAGE + FINGERPRINTS_AT + slot as u64 / 8 * 8) >> (slot % 8 * 8);
+        let entry = self
+            .resolve(&raw[..len], at, fingerprint as u8, prefix, &mut stored)
+            .map_err(|n| self.damage_of(&n))?;
+        Ok((stored == key).then_some(entry.id))
+    }
+
+    #[inline]
+    fn offset(&self, page: PageNo, leaf: Geometry, slot: usize) -> usize {
+        let at = page * PAGE + leaf.offset_at(slot);
+        (self.pool.load(at & !7) >> (at % 8 * 8)) as usize & 0xffff
+    }
+
+    /// Appends the key of the entry at the start of `raw` to `key`, and checks it against its fingerprint
+    /// and check. `prefix` is what the leaf stores its keys without.
+    fn resolve(
+        &self,
+        raw: &[u8],
+        at: u64,
+        finger: u8,
+        prefix: &[u8],
+        key: &mut Vec<u8>,
+    ) -> Result<Item, Note> {
+        let note = |what| Note { what, at, key: None };
+        let entry = RawEntry::decode(raw).ok_or_else(|| note("an entry's length leads out of its leaf"))?;
+        let start = key.len();
+        let blob = match entry.key {
+            RawKey::Inline(tail) => {
+                key.extend_from_slice(prefix);
+                key.extend_from_slice(tail);
+                None
+            }
+            RawKey::Long(len, blob) => {
+                if !(MAX_INLINE + 1..=MAX_KEY_BYTES).contains(&len) {
+                    return Err(note("a long key's length is out of range"));
+                }
+                self.read_blob(blob, len, key).map_err(|what| note(what))?;
+                Some(blob)
+            }
+        };
+        let hash = self.hash(&key[start..]);
+        let whole = matches(u64::from(finger), u64::from(fingerprint(hash)))
+            && matches(u64::from(entry.check), u64::from(check(hash, entry.id)));
+        if !whole {
+            return Err(note("an entry's key or id is damaged"));
+        }
+        Ok(Item { head: 0, start: 0, len: 0, slot: 0, id: entry.id, hash, blob })
+    }
+
+    /// Appends the `len` bytes of a blob to `out`.
+    fn read_blob(&self, blob: BlobRef, len: usize, out: &mut Vec<u8>) -> Result<(), &'static str> {
+        let at = super::blob::place(blob, len).filter(|_| self.pages.contains(blob.page));
+        let at = at.ok_or("a reference to a blob leads nowhere")?;
+        let start = out.len();
+        out.resize(start + len, 0);
+        let read = self.pool.read(at, &mut out[start..]).map_err(|_| "the medium reports a blob as damaged");
+        let whole = read.and_then(|()| {
+            let sum = blob_sum(self.hash(&out[start..]));
+            if matches(u64::from(blob.sum), u64::from(sum)) { Ok(()) } else { Err("a blob is damaged") }
+        });
+        if whole.is_err() {
+            out.truncate(start);
+        }
+        whole
+    }
+
+    /// What never changes in the leaf at `page`, checked.
+    pub fn header(&self, page: PageNo) -> Result<Header> {
+        let at = page * PAGE;
+        let word = self.pool.load(at);
+        let geometry = Geometry::decode(word).map_err(|what| self.damage(what, at))?;
+        let more = self.pool.load(at + MORE_AT);
+        let (low, high, generation) = decode_more(more);
+        if low > MAX_KEY_BYTES || high > MAX_KEY_BYTES {
+            return Err(self.damage("a fence's length is out of range", at + MORE_AT));
+        }
+        let (low_bytes, high_bytes) = (fence_bytes(low), fence_bytes(high));
+        let mut raw = [0u8; 2 * MAX_INLINE_FENCE];
+        let fences = &mut raw[..low_bytes + high_bytes];
+        let fences_at = at + geometry.fences_at() as u64;
+        self.pool.read(fences_at, fences)?;
+        let stored = self.pool.load(at + SUM_AT);
+        if !matches(stored, self.identity(page, word, more, fences)) {
+            return Err(self.damage("a leaf's checksum is wrong", at + SUM_AT));
+        }
+        let fence = |raw: &[u8], len: usize| -> Result<Fence> {
+            if len <= MAX_INLINE_FENCE {
+                return Ok(Fence::new(raw.to_vec()));
+            }
+            let blob = BlobRef::decode(raw).ok_or_else(|| self.damage("a fence is cut off", fences_at))?;
+            let mut bytes = Vec::new();
+            self.read_blob(blob, len, &mut bytes).map_err(|what| self.damage(what, fences_at))?;
+            Ok(Fence { bytes, blob: Some(blob) })
+        };
+        let header = Header {
+            page,
+            geometry,
+            generation,
+            low: fence(&fences[..low_bytes], low)?,
+            high: if geometry.last { None } else { Some(fence(&fences[low_bytes..], high)?) },
+        };
+        let ordered = match &header.high {
+            Some(high) => {
+                header.low.bytes < high.bytes
+                    && high.bytes[..].starts_with(&header.low.bytes[..geometry.prefix.min(low)])
+            }
+            None => high == 0 && geometry.prefix == 0,
+        };
+        if !ordered || geometry.prefix > low {
+            return Err(self.damage("a leaf's fences are out of order", fences_at));
+        }
+        Ok(header)
+    }
+
+    /// Reads all live entries of a leaf, in slot order. What is damaged is left out and noted.
+    ///
+    /// Live slots do not change, so each group is as it was when its word was read; whoever needs all
+    /// groups as they were at one moment compares [`Contents::groups`] with the words afterwards.
+    ///
+    /// # Errors
+    /// `Corrupt` if the medium reports the page as damaged.
+    pub fn contents(&self, header: &Header, out: &mut Contents) -> Result<()> {
+        let (page, leaf) = (header.page, header.geometry);
+        let at = page * PAGE;
+        out.bytes.clear();
+        out.items.clear();
+        out.notes.clear();
+        for (group, word) in out.groups.iter_mut().enumerate() {
+            *word = self.pool.load(at + GROUPS_AT + group as u64 * 8);
+        }
+        let mut raw = std::mem::take(&mut out.page);
+        raw.resize(PAGE as usize, 0);
+        let read = self.pool.read(at, &mut raw);
+        if read.is_ok() {
+            self.decode_slots(header, leaf, &raw, out);
+        }
+        out.page = raw;
+        read
+    }
+
+    fn decode_slots(&self, header: &Header, leaf: Geometry, raw: &[u8], out: &mut Contents) {
+        let at = header.page * PAGE;
+        let prefix = &header.low.bytes[..leaf.prefix];
+        let heap_from = header.heap_from();
+        for group in 0..GROUPS {
+            let word = out.groups[group];
+            if !self.group_is_whole(header.page, leaf, group, word) {
+                let place = at + GROUPS_AT + group as u64 * 8;
+                out.notes.push(Note {
+                    what: "live slots and fingerprints of a leaf disagree",
+                    at: place,
+                    key: None,
+                });
+            }
+            let mut live = word & LIVE;
+            while live != 0 {
+                let slot = group * GROUP + live.trailing_zeros() as usize;
+                live &= live - 1;
+                if slot >= leaf.slots {
+                    break;
+                }
+                let offset_at = leaf.offset_at(slot) as usize;
+                let offset = u16::from_le_bytes([raw[offset_at], raw[offset_at + 1]]) as usize;
+                if offset < heap_from || offset >= PAGE as usize {
+                    let what = "an entry's offset leads out of its leaf";
+                    out.notes.push(Note { what, at: at + offset_at as u64, key: None });
+                    continue;
+                }
+                let finger = raw[FINGERPRINTS_AT as usize + slot];
+                let start = out.bytes.len();
+                let place = at + offset as u64;
+                match self.resolve(&raw[offset..], place, finger, prefix, &mut out.bytes) {
+                    Ok(item) => {
+                        let key = &out.bytes[start..];
+                        if key < header.low.bytes.as_slice() || !header.ends_after(key) {
+                            let key = Some(key.to_vec());
+                            out.notes.push(Note {
+                                what: "a key lies outside its leaf's fences",
+                                at: place,
+                                key,
+                            });
+                            out.bytes.truncate(start);
+                            continue;
+                        }
+                        out.push(start, leaf.prefix, Item { slot: slot as u8, ..item });
+                    }
+                    Err(note) => {
+                        out.notes.push(note);
+                        out.bytes.truncate(start);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Number of live slots.
+    pub fn live(&self, page: PageNo) -> usize {
+        let words =
+            (0..GROUPS as u64).map(|group| self.pool.load(page * PAGE + GROUPS_AT + group * 8) & LIVE);
+        words.map(u64::count_ones).sum::<u32>() as usize
+    }
+
+    /// Where the long key in `slot` stands.
+    pub fn blob_of(&self, page: PageNo, leaf: Geometry, slot: usize) -> Result<BlobRef> {
+        let at = page * PAGE + self.offset(page, leaf, slot) as u64;
+        let mut raw = [0u8; LONG_ENTRY];
+        let len = raw.len().min(((page + 1) * PAGE - at) as usize);
+        self.pool.read(at, &mut raw[..len])?;
+        match RawEntry::decode(&raw[..len]).map(|entry| entry.key) {
+            Some(RawKey::Long(_, blob)) => Ok(blob),
+            _ => Err(self.damage("a long key has a short key's entry", at)),
+        }
+    }
+
+    /// Number of slots ever used and the byte of the lowest entry, from the offsets.
+    pub fn fill(&self, page: PageNo, leaf: Geometry) -> State {
+        let mut used = 0;
+        let mut bottom = PAGE as usize;
+        for slot in 0..leaf.slots {
+            let offset = self.offset(page, leaf, slot);
+            if offset != 0 {
+                used = slot + 1;
+                bottom = bottom.min(offset);
+            }
+        }
+        State::Alive { used, bottom }
+    }
+}

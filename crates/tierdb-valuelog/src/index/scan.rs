@@ -1,0 +1,109 @@
+//! Keys in order, forward and backward, leaf by leaf.
+
+use super::change::Before;
+use super::format::{GROUPS, GROUPS_AT};
+use super::leaf::{Contents, Header, State};
+use super::{EntryId, Index};
+use crate::pages::{PAGE, PageNo};
+use crossbeam_epoch::{self as epoch, Guard};
+use std::ops::Bound;
+use tierdb_base::Result;
+use tierdb_pmem::Pool;
+use tierdb_sync::WordGuard;
+
+impl<P: Pool> Index<P> {
+    /// Appends to `out`, in key order, the first `limit` keys from the lower bound `from` on; if `reverse`,
+    /// in falling order the last `limit` keys down from the upper bound `from`.
+    ///
+    /// Each leaf is as it was at one moment; keys that are inserted or removed meanwhile are there or not.
+    /// Fewer than `limit` keys means that there are no more.
+    ///
+    /// # Errors
+    /// `Corrupt` on reaching a leaf that is damaged or lost; `out` then has the keys before it.
+    pub fn scan(
+        &self,
+        from: Bound<&[u8]>,
+        reverse: bool,
+        limit: usize,
+        out: &mut Vec<(Vec<u8>, EntryId)>,
+    ) -> Result<()> {
+        let end = out.len().saturating_add(limit);
+        let mut from = from.map(<[u8]>::to_vec);
+        let mut contents = Contents::default();
+        while out.len() < end {
+            let header = {
+                let guard = epoch::pin();
+                let page = match (&from, reverse) {
+                    (Bound::Unbounded, false) => self.locate(b"", &guard)?,
+                    (Bound::Unbounded, true) => self.locate_last(&guard)?,
+                    (Bound::Excluded(key), true) if key.is_empty() => return Ok(()),
+                    (Bound::Excluded(key), true) => match self.locate_before(key, &guard)? {
+                        Before::Leaf(page) => page,
+                        Before::Head | Before::Lost => return Err(self.lost().with_key(key)),
+                    },
+                    (Bound::Included(key) | Bound::Excluded(key), _) => self.locate(key, &guard)?,
+                };
+                match self.read_leaf(page, &mut contents, &guard)? {
+                    Some(header) => header,
+                    None => continue,
+                }
+            };
+            if let Some(note) = contents.notes.first() {
+                return Err(self.leaves.damage_of(note));
+            }
+            match (&from, reverse) {
+                (Bound::Unbounded, _) => {}
+                (Bound::Included(from), false) => contents.retain(|key| key >= from.as_slice()),
+                (Bound::Excluded(from), false) => contents.retain(|key| key > from.as_slice()),
+                (Bound::Included(from), true) => contents.retain(|key| key <= from.as_slice()),
+                (Bound::Excluded(from), true) => contents.retain(|key| key < from.as_slice()),
+            }
+            contents.sort();
+            let rest = end - out.len();
+            let item = |item| (contents.key(item).to_vec(), item.id);
+            if reverse {
+                out.extend(contents.items.iter().rev().take(rest).map(item));
+                if header.low.bytes.is_empty() {
+                    return Ok(());
+                }
+                from = Bound::Excluded(header.low.bytes);
+            } else {
+                out.extend(contents.items.iter().take(rest).map(item));
+                match header.high {
+                    Some(high) => from = Bound::Included(high.bytes),
+                    None => return Ok(()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a leaf as it was at one moment at which it was in the chain; `None` if it was replaced.
+    pub(super) fn read_leaf(
+        &self,
+        page: PageNo,
+        out: &mut Contents,
+        _guard: &Guard,
+    ) -> Result<Option<Header>> {
+        let header = self.leaves.header(page)?;
+        for _ in 0..3 {
+            self.leaves.contents(&header, out)?;
+            let now =
+                (0..GROUPS as u64).map(|group| self.leaves.pool.load(page * PAGE + GROUPS_AT + group * 8));
+            let unchanged = now.eq(out.groups);
+            if let State::Dead(_) = self.leaves.state(page) {
+                return Ok(None);
+            }
+            if unchanged {
+                return Ok(Some(header));
+            }
+        }
+        // Writers keep changing it: hold them off.
+        let latch = WordGuard::latch(self.leaves.state_word(page));
+        if let State::Dead(_) = State::decode(latch.value()) {
+            return Ok(None);
+        }
+        self.leaves.contents(&header, out)?;
+        Ok(Some(header))
+    }
+}

@@ -1,0 +1,104 @@
+//! Checking all leaves while the index is in use.
+
+use super::Index;
+use super::leaf::{Contents, Header, Note, State};
+use crate::pages::{KIND_LEAF, PAGE, PageUse};
+use crossbeam_epoch as epoch;
+use tierdb_base::Error;
+use tierdb_engine::Damage;
+use tierdb_pmem::Pool;
+
+impl<P: Pool> Index<P> {
+    /// Reads every leaf and says what is damaged: headers, fences, links, kind words, keys, ids, blobs.
+    /// Readers and writers go on meanwhile.
+    pub fn verify(&self) -> Vec<Damage> {
+        let mut damage = Vec::new();
+        let mut contents = Contents::default();
+        let mut low = Vec::new();
+        loop {
+            match self.verify_leaf(&low, &mut contents, &mut damage) {
+                Ok(Some(header)) => match header.high {
+                    Some(high) => low = high.bytes,
+                    None => return damage,
+                },
+                Ok(None) => {}
+                Err(e) => {
+                    let next = self.search.load().after(&low);
+                    damage.push(range_damage(&e, &low, next.as_deref()));
+                    match next {
+                        Some(next) => low = next,
+                        None => return damage,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Checks the leaf whose range holds `low`; `None` if it was replaced meanwhile.
+    fn verify_leaf(
+        &self,
+        low: &[u8],
+        contents: &mut Contents,
+        damage: &mut Vec<Damage>,
+    ) -> Result<Option<Header>, Error> {
+        let guard = epoch::pin();
+        let page = self.locate(low, &guard)?;
+        let Some(header) = self.read_leaf(page, contents, &guard)? else { return Ok(None) };
+        let next = self.leaves.next(page);
+        let linked = header.high.as_ref().map(|high| self.locate(&high.bytes, &guard));
+        let kind = self.pages.usage(page);
+        if let State::Dead(_) = self.leaves.state(page) {
+            return Ok(None);
+        }
+        for note in &contents.notes {
+            damage.push(self.note_damage(note, &header));
+        }
+        contents.sort();
+        for pair in contents.items.windows(2) {
+            let key = contents.key(&pair[0]);
+            if key == contents.key(&pair[1]) {
+                let note = Note { what: "a key is there twice", at: page * PAGE, key: Some(key.to_vec()) };
+                damage.push(self.note_damage(&note, &header));
+            }
+        }
+        let link_is_right = match (&next, &linked) {
+            (Ok(None), None) => true,
+            (Ok(Some(next)), Some(Ok(linked))) => next == linked,
+            // The next leaf is lost, which is found when it is reached.
+            (Ok(Some(_)), Some(Err(_))) => true,
+            _ => false,
+        };
+        let mut note =
+            |what| damage.push(self.note_damage(&Note { what, at: page * PAGE, key: None }, &header));
+        if !link_is_right {
+            note("a leaf's link does not lead to its right neighbour");
+        }
+        if !matches!(kind, PageUse::Used { kind: KIND_LEAF, .. }) {
+            note("the page table does not say that the page is a leaf");
+        }
+        Ok(Some(header))
+    }
+
+    /// What a note about a leaf says of keys.
+    pub(super) fn note_damage(&self, note: &Note, header: &Header) -> Damage {
+        let range = match &note.key {
+            Some(key) => (key.clone(), Some(key.clone())),
+            None => (header.low.bytes.clone(), header.high.as_ref().map(|high| high.bytes.clone())),
+        };
+        Damage {
+            what: note.what.to_string(),
+            place: Some(self.leaves.pool.place(note.at)),
+            first_key: Some(range.0),
+            last_key: range.1,
+        }
+    }
+}
+
+/// An error that concerns all keys from `low` to before `high`.
+pub(super) fn range_damage(error: &Error, low: &[u8], high: Option<&[u8]>) -> Damage {
+    let (what, place) = match error {
+        Error::Corrupt { what, place, .. } => (what.clone(), Some(place.clone())),
+        other => (other.to_string(), None),
+    };
+    Damage { what, place, first_key: Some(low.to_vec()), last_key: high.map(<[u8]>::to_vec) }
+}
