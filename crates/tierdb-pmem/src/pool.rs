@@ -125,4 +125,28 @@ pub trait Pool: Send + Sync + 'static {
     /// # Errors
     /// `Poisoned` after a write failure.
     fn admit(&self, bytes: u64) -> Result<()>;
+
+    /// Work that a background thread does for the pool from time to time: writes out what is buffered,
+    /// makes a checkpoint when one is due. Nothing to do on memory.
+    ///
+    /// # Errors
+    /// The failure of a write, after which the pool refuses to write.
+    fn upkeep(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Says that `range` is a write buffer whose content a log need not carry over into checkpoints
+    /// while it still holds it; see [`Pool::keep_log_from`].
+    fn set_transient(&self, _range: std::ops::Range<u64>) {}
+
+    /// Says that whatever was flushed into the transient range before `lsn` is no longer needed.
+    fn keep_log_from(&self, _lsn: Lsn) {}
+
+    /// Makes everything durable so that the next open has nothing to replay. Called once, last.
+    ///
+    /// # Errors
+    /// The failure of a write; the next open then recovers as after a crash.
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
 }

@@ -1,1 +1,32 @@
-//! Under construction.
+//! The valuelog engine: PRISM (ASPLOS 2023) with a full crash and correctness contract.
+
+#![forbid(unsafe_code)]
+
+mod batch;
+mod cache;
+pub mod config;
+mod core;
+mod counters;
+mod cursor;
+mod engine;
+mod hsit;
+pub mod index;
+mod latency;
+mod layout;
+mod long;
+mod moving;
+pub mod pages;
+mod record;
+mod recover;
+mod ring;
+mod stats;
+mod storage;
+mod verify;
+mod versions;
+mod word;
+mod work;
+mod write;
+
+pub use config::{Background, FlashTier, Media, Options};
+pub use engine::ValueLog;
+pub use verify::{SalvageReport, Salvaged, salvage};

@@ -331,11 +331,12 @@ impl<P: Pool> Index<P> {
     /// Tries to get back the pages that wait for readers.
     fn reclaim(&self) {
         self.run_structure_updates();
+        // A split takes two.
         let before = self.pages.free();
         for _ in 0..PATIENCE {
             epoch::pin().flush();
             self.blobs.collect();
-            if self.pages.free() > before.max(self.pages.reserve()) {
+            if self.pages.free() > before.max(self.pages.reserve()) + 1 {
                 return;
             }
             std::thread::yield_now();

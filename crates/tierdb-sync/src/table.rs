@@ -1,0 +1,66 @@
+//! A table that grows without moving what is in it.
+
+use std::sync::OnceLock;
+
+const FIRST_BITS: u32 = 10;
+const SEGMENTS: usize = 40;
+
+/// Elements by index, made on first touch in segments of doubling size. Reads take no lock.
+pub struct Table<T> {
+    segments: [OnceLock<Box<[T]>>; SEGMENTS],
+}
+
+impl<T: Default> Table<T> {
+    /// No segments yet.
+    pub fn new() -> Self {
+        Table { segments: [const { OnceLock::new() }; SEGMENTS] }
+    }
+
+    fn place(index: u64) -> (usize, usize, usize) {
+        let shifted = index + (1 << FIRST_BITS);
+        let segment = 63 - shifted.leading_zeros() - FIRST_BITS;
+        let len = 1usize << (segment + FIRST_BITS);
+        (segment as usize, (shifted - len as u64) as usize, len)
+    }
+
+    /// The element at `index`, made with its segment if it is not there yet.
+    #[inline]
+    pub fn get(&self, index: u64) -> &T {
+        let (segment, at, len) = Self::place(index);
+        &self.segments[segment].get_or_init(|| (0..len).map(|_| T::default()).collect())[at]
+    }
+
+    /// The element at `index`, if its segment was made.
+    pub fn existing(&self, index: u64) -> Option<&T> {
+        let (segment, at, _) = Self::place(index);
+        self.segments[segment].get().map(|elements| &elements[at])
+    }
+
+    /// Bytes of DRAM that the segments take.
+    pub fn memory_bytes(&self) -> u64 {
+        self.segments.iter().filter_map(OnceLock::get).map(|s| size_of_val(&**s) as u64).sum()
+    }
+}
+
+impl<T: Default> Default for Table<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn elements_are_distinct_and_stay() {
+        let table = Table::<AtomicU64>::new();
+        assert!(table.existing(5000).is_none());
+        for i in (0..10_000).rev() {
+            table.get(i).store(i + 1, Ordering::Relaxed);
+        }
+        assert!((0..10_000).all(|i| table.get(i).load(Ordering::Relaxed) == i + 1));
+        assert!(table.memory_bytes() >= 80_000);
+    }
+}

@@ -1,0 +1,320 @@
+//! Batches: writes of several keys that are visible and durable at once.
+//!
+//! 1. Entries are found or made for all keys; values that do not fit the rings go to flash, durably.
+//! 2. All entries are latched; the other records, and a *redo record* that lists (entry, new word), are
+//!    appended to one ring and drained.
+//! 3. The redo record's offset is published in the ring's commit slot and drained: the batch is durable.
+//! 4. Each entry is marked pending (word 1), and then the words are published and drained.
+//! 5. The slot is cleared and drained, the marks are taken away, the latches are released.
+//!
+//! | crash after | on open |
+//! |---|---|
+//! | 1, 2 | records that nothing refers to; keys with a *none* word, which are removed |
+//! | 3, 4 | the slot names the redo record: all its words are published, then the slot is cleared |
+//! | 5 | done |
+//!
+//! A replay cannot undo a later write, since none is made before the latches are released, and the slot is
+//! durably clear by then. A reader that meets a mark waits for the latch, so whoever has seen one word of
+//! the batch sees all of them.
+
+use crate::core::Core;
+use crate::long::PartList;
+use crate::record::{HEADER, Kind, encode, stored_len};
+use crate::storage::Appender;
+use crate::word::{Place, Word};
+use crate::write::Body;
+use std::collections::HashMap;
+use tierdb_base::Result;
+use tierdb_device::{Cause, Dir};
+use tierdb_engine::{Durability, Op, WriteBatch};
+use tierdb_pmem::Pool;
+
+/// A write of a batch, on its way.
+struct Planned<'b> {
+    key: &'b [u8],
+    /// `None` for a delete.
+    body: Option<Body<'b>>,
+    entry: u64,
+    /// The new word, once it is known.
+    word: Option<Word>,
+}
+
+impl Planned<'_> {
+    fn stored_len(&self) -> u64 {
+        self.body.as_ref().map_or(0, |body| stored_len(HEADER + self.key.len() + body.bytes.len()))
+    }
+}
+
+/// Bytes of a redo list's element.
+const REDO: usize = 16;
+
+fn redo_list(planned: &[Planned<'_>]) -> Vec<u8> {
+    let mut list = Vec::with_capacity(planned.len() * REDO);
+    for write in planned {
+        list.extend_from_slice(&write.entry.to_le_bytes());
+        list.extend_from_slice(&write.word.unwrap_or(Word::NONE).0.to_le_bytes());
+    }
+    list
+}
+
+/// The (entry, word) pairs of a redo list.
+pub fn decode_redo(body: &[u8]) -> Option<Vec<(u64, Word)>> {
+    if !body.len().is_multiple_of(REDO) {
+        return None;
+    }
+    let word = |b: &[u8]| b.try_into().ok().map(u64::from_le_bytes);
+    body.chunks_exact(REDO).map(|pair| Some((word(&pair[..8])?, Word(word(&pair[8..])?)))).collect()
+}
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    /// Applies all writes of `batch` at once.
+    pub fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
+        self.check_writable()?;
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.reserve_seqnos();
+        let mut planned = self.plan(batch)?;
+        let written = self.write_planned(&mut planned, durability);
+        if written.is_err() {
+            for write in &planned {
+                if let Some(parts) = write.body.as_ref().and_then(|body| body.parts.as_ref()) {
+                    self.release_parts(parts);
+                }
+            }
+        }
+        for write in &planned {
+            if write.body.is_none() || written.is_err() {
+                self.purge_if_absent(write.key, write.entry);
+            }
+        }
+        written?;
+        self.counters.batches.add(1);
+        self.counters.user_bytes.add(batch.bytes() as u64);
+        Ok(())
+    }
+
+    /// The writes that count, with the parts of long values written.
+    fn plan<'b>(&self, batch: &'b WriteBatch) -> Result<Vec<Planned<'b>>> {
+        let mut last: HashMap<&[u8], usize> = HashMap::with_capacity(batch.len());
+        for (number, op) in batch.ops().iter().enumerate() {
+            last.insert(op.key(), number);
+        }
+        let mut planned: Vec<Planned<'b>> = Vec::with_capacity(last.len());
+        for (number, op) in batch.ops().iter().enumerate() {
+            if last[op.key()] != number {
+                continue;
+            }
+            let body = match op {
+                Op::Delete { .. } => None,
+                Op::Put { value, .. } => match self.body(value) {
+                    Ok(body) => Some(body),
+                    Err(error) => {
+                        let parts: Vec<&PartList> =
+                            planned.iter().filter_map(|p| p.body.as_ref()?.parts.as_ref()).collect();
+                        parts.into_iter().for_each(|list| self.release_parts(list));
+                        return Err(error);
+                    }
+                },
+            };
+            planned.push(Planned { key: op.key(), body, entry: 0, word: None });
+        }
+        Ok(planned)
+    }
+
+    fn write_planned(&self, planned: &mut [Planned<'_>], durability: Durability) -> Result<()> {
+        loop {
+            {
+                let _guard = crossbeam_epoch::pin();
+                for write in planned.iter_mut() {
+                    write.entry = self.index.get_or_insert(write.key, || self.hsit.allocate())?.0;
+                }
+            }
+            let longest = planned.iter().map(Planned::stored_len).max().unwrap_or(0);
+            let redo_len = stored_len(HEADER + planned.len() * REDO);
+            let in_ring: u64 = planned.iter().map(Planned::stored_len).sum::<u64>() + redo_len;
+            let spilled = in_ring > self.ring_limit() || longest > self.ring_limit();
+            let installed = if spilled {
+                self.write_spilled(planned, durability)?
+            } else {
+                self.pool.admit(in_ring + 32 * planned.len() as u64 + 4096)?;
+                self.install(planned, None, durability)?
+            };
+            match installed {
+                Installed::Yes(filled) => {
+                    self.after_append(filled);
+                    break;
+                }
+                Installed::KeyMoved => {}
+                Installed::RingFull => self.stall()?,
+            }
+        }
+        if durability == Durability::Durable {
+            self.pool.wait(self.pool.lsn())?;
+        }
+        for write in planned.iter() {
+            if let Some(word) = write.word.filter(|_| durability == Durability::Durable || !self.ordered) {
+                self.hsit.clear_dirty(write.entry, word);
+            }
+        }
+        if durability == Durability::Grouped && self.ordered {
+            self.work.grouped_write();
+        }
+        Ok(())
+    }
+
+    /// Writes the records, and the redo list if it is long, to flash before anything is latched.
+    fn write_spilled(&self, planned: &mut [Planned<'_>], durability: Durability) -> Result<Installed> {
+        let mut appender = Appender::new(Cause::Foreground);
+        let mut words: HashMap<u64, Word> = HashMap::with_capacity(planned.len());
+        let mut redo_parts = None;
+        let outcome = self.spill(planned, &mut appender, &mut words).and_then(|()| {
+            for write in planned.iter_mut() {
+                write.word = Some(words.get(&write.entry).copied().unwrap_or(Word::NONE));
+            }
+            let list = redo_list(planned);
+            let redo = if stored_len(HEADER + list.len()) <= self.ring_limit() {
+                (Kind::Redo, list)
+            } else {
+                let (body, parts) = self.write_parts_or_collect(&list)?;
+                redo_parts = Some(parts);
+                (Kind::RedoParts, body)
+            };
+            self.pool.admit(self.ring_limit() + 32 * planned.len() as u64 + 4096)?;
+            self.install(planned, Some(redo), durability)
+        });
+        if !matches!(outcome, Ok(Installed::Yes(_))) {
+            appender.abandon();
+            let guard = crossbeam_epoch::pin();
+            words.values().for_each(|word| self.storage.release(*word, &guard));
+        }
+        appender.seal();
+        redo_parts.iter().for_each(|parts| self.release_parts(parts));
+        outcome
+    }
+
+    fn spill(
+        &self,
+        planned: &[Planned<'_>],
+        appender: &mut Appender<D, u64>,
+        words: &mut HashMap<u64, Word>,
+    ) -> Result<()> {
+        let seqno = self.clock.begin().seqno();
+        let mut record = Vec::new();
+        for write in planned {
+            let Some(body) = &write.body else { continue };
+            record.clear();
+            let len = encode(&mut record, self.seed, body.kind, write.entry, seqno, write.key, &body.bytes);
+            let word = Word::new(Place::Ring(0), seqno, len as u64, body.is_long());
+            let mut entry = write.entry;
+            loop {
+                match appender.add(&self.storage, &*self.pool, &record, word, entry) {
+                    Ok(None) => break,
+                    Ok(Some(back)) => {
+                        words.extend(appender.commit(&self.latch)?.into_iter().map(|s| (s.with, s.word)));
+                        entry = back;
+                    }
+                    Err((back, error)) => {
+                        self.make_space_after(error)?;
+                        entry = back;
+                    }
+                }
+            }
+        }
+        words.extend(appender.commit(&self.latch)?.into_iter().map(|s| (s.with, s.word)));
+        Ok(())
+    }
+
+    /// Steps 2 to 5. With `spilled`, the records are on flash already and the words known, and it is the
+    /// kind and body of the redo record.
+    fn install(
+        &self,
+        planned: &mut [Planned<'_>],
+        spilled: Option<(Kind, Vec<u8>)>,
+        durability: Durability,
+    ) -> Result<Installed> {
+        let guard = crossbeam_epoch::pin();
+        let entries: Vec<u64> = planned.iter().map(|write| write.entry).collect();
+        let latched = self.hsit.latch_all(&entries);
+        for write in planned.iter() {
+            let old = self.hsit.word(write.entry);
+            if old.place() == Place::Free || self.index.get(write.key)? != Some(write.entry) {
+                return Ok(Installed::KeyMoved);
+            }
+        }
+        let in_flight = self.clock.begin();
+        let seqno = in_flight.seqno();
+        let mut lease = self.rings.lease();
+        let mut record = Vec::new();
+        let (redo_kind, redo) = match spilled {
+            Some(redo) => redo,
+            None => {
+                for write in planned.iter_mut() {
+                    write.word = Some(match &write.body {
+                        None => Word::NONE,
+                        Some(body) => {
+                            record.clear();
+                            let (kind, entry) = (body.kind, write.entry);
+                            let len =
+                                encode(&mut record, self.seed, kind, entry, seqno, write.key, &body.bytes);
+                            let Some(at) = lease.append(&record) else { return Ok(Installed::RingFull) };
+                            Word::new(Place::Ring(at), seqno, len as u64, body.is_long())
+                        }
+                    });
+                }
+                (Kind::Redo, redo_list(planned))
+            }
+        };
+        record.clear();
+        encode(&mut record, self.seed, redo_kind, 0, seqno, &[], &redo);
+        let Some(redo_at) = lease.append(&record) else { return Ok(Installed::RingFull) };
+        lease.drain();
+        self.pool.publish(lease.commit_slot(), redo_at);
+        self.pool.fence();
+
+        for write in planned.iter() {
+            self.hsit.update_aux(write.entry, |aux| aux.pending(true));
+        }
+        for write in planned.iter() {
+            let (Some(word), old) = (write.word, self.hsit.word(write.entry)) else { continue };
+            if let Some(parts) = write.body.as_ref().and_then(|body| body.parts.as_ref()) {
+                self.long.note(write.entry, word.tag(), parts.clone());
+            }
+            if old.place() == Place::None && word == Word::NONE {
+                // Another delete of the key may not be durable yet, and this one answers for it.
+                if old.is_dirty() {
+                    self.hsit.publish(write.entry, old);
+                }
+                continue;
+            }
+            self.replace(write.entry, old, word, seqno, durability, &guard);
+        }
+        self.pool.fence();
+        self.pool.publish(lease.commit_slot(), 0);
+        self.pool.fence();
+        for write in planned.iter() {
+            self.hsit.update_aux(write.entry, |aux| aux.pending(false));
+        }
+        let filled = lease.fill();
+        drop(lease);
+        drop(in_flight);
+        drop(latched);
+        Ok(Installed::Yes(filled))
+    }
+
+    fn purge_if_absent(&self, key: &[u8], entry: u64) {
+        if self.hsit.at(entry).is_some() && self.hsit.word(entry).place() == Place::None {
+            self.purge(key, entry);
+        }
+    }
+}
+
+/// How far a batch came.
+enum Installed {
+    /// It is installed; the ring is so many bytes full.
+    Yes(u64),
+    /// A key left the index meanwhile: find its entry again.
+    KeyMoved,
+    /// The ring has no room: nothing was published.
+    RingFull,
+}

@@ -1,0 +1,292 @@
+//! Scan-aware Value Cache: copies of values on flash, in DRAM (PRISM §4.4).
+//!
+//! The cache has no index. Whoever reads a value from flash inserts the record and publishes the slot it is given beside the value's
+//! location; whoever finds a slot there asks for exactly that entry at exactly that location, and gets its value or nothing. So a slot
+//! that was given to another entry meanwhile answers nothing, and evicting does not write to the index: the next reader of an
+//! evicted entry replaces the slot that leads nowhere.
+//!
+//! Reads take no latch: they check the copy, take a share of it, and count. The lists of the replacement policy are kept by [`Cache::maintain`],
+//! under a latch that only it, and readers who found the cache full, take.
+//!
+//! What the caller owes, so that no read is answered with an older value
+//! 1. From reading the location to publishing the slot it keeps the location from being reused (it is pinned), and after
+//!    publishing it reads the location again: if that changed, it takes the slot back and calls [`Cache::remove`].
+//! 2. Whoever changes a location looks for a slot afterwards, and calls [`Cache::relocate`] if the record only moved, else [`Cache::remove`].
+//! 3. Whoever replaces a published slot by another, or fails to publish one, removes it.
+//!
+//! Of 1 and 2, at least one sees the other's write, as both are sequentially consistent.
+//!
+//! Memory: [`Cache::memory_bytes`] counts copies, slots, lists and all else the cache allocated, with the allocator's overhead, and never exceeds the
+//! capacity by what is inserted: room is reserved before it is used. Bytes lent to callers ([`Value`], [`Member`]) are no longer counted once
+//! evicted.
+//!
+//! Read in this order: [`table`](Slot), [`Policy`], the lists, then the upkeep.
+
+mod counters;
+mod lists;
+mod policy;
+mod table;
+#[cfg(test)]
+mod tests;
+mod upkeep;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+use tierdb_engine::{CacheStats, Value};
+
+use counters::{Counters, thread_number};
+use lists::{Lists, MAX_CHAIN};
+pub use policy::Policy;
+pub use table::Slot;
+use table::{Cell, Table};
+pub use upkeep::{Member, Upkeep};
+
+/// A copy of a record on flash.
+struct Cached {
+    record: Arc<[u8]>,
+    start: u32,
+    end: u32,
+    entry: u64,
+    word: AtomicU64,
+}
+
+impl Cached {
+    fn cost(&self) -> u64 {
+        cost(self.record.len())
+    }
+}
+
+/// Bytes that an allocation of `len` takes: a header of eight, in steps of sixteen, as allocators commonly do.
+fn heap_bytes(len: usize) -> u64 {
+    (len as u64 + 8).next_multiple_of(16).max(32)
+}
+
+/// Bytes that the copy of a record takes: two allocations, each with two counts of references.
+fn cost(record: usize) -> u64 {
+    const COUNTS: usize = 2 * size_of::<usize>();
+    heap_bytes(COUNTS + record) + heap_bytes(COUNTS + size_of::<Cached>())
+}
+
+/// Bytes that a queued range of so many slots takes.
+fn range_bytes(len: usize) -> u64 {
+    heap_bytes(len * size_of::<(Slot, u64)>())
+}
+
+/// Most ranges that wait to be chained; more are forgotten, which costs a scan some locality and nothing else.
+const MAX_RANGES: usize = 64;
+
+/// The cache. See the module's description.
+pub struct Cache {
+    policy: Policy,
+    table: Table,
+    lists: Mutex<Lists>,
+    ranges: Mutex<Vec<Box<[(Slot, u64)]>>>,
+    counters: Counters,
+    capacity: AtomicU64,
+    /// All bytes the cache takes, or is about to.
+    used: CachePadded<AtomicU64>,
+    entries: AtomicUsize,
+    evictions: AtomicU64,
+}
+
+impl Cache {
+    /// An empty cache of at most `capacity` bytes, its own structures included.
+    pub fn new(capacity: u64) -> Self {
+        Self::with_policy(capacity, Policy::TwoQ)
+    }
+
+    /// The same with a policy other than the default one.
+    pub fn with_policy(capacity: u64, policy: Policy) -> Self {
+        let fixed = size_of::<Self>() as u64
+            + Lists::heap_bytes()
+            + heap_bytes(MAX_RANGES * size_of::<Box<[(Slot, u64)]>>());
+        Cache {
+            policy,
+            table: Table::new(),
+            lists: Mutex::new(Lists::new()),
+            ranges: Mutex::new(Vec::with_capacity(MAX_RANGES)),
+            counters: Counters::default(),
+            capacity: AtomicU64::new(capacity),
+            used: CachePadded::new(AtomicU64::new(fixed)),
+            entries: AtomicUsize::new(0),
+            evictions: AtomicU64::new(0),
+        }
+    }
+
+    /// Changes the capacity. A lower one is reached by [`Cache::maintain`]; until then nothing is inserted.
+    ///
+    /// Slots are not given back, so a cache that was much larger once keeps some bytes for each copy it held then.
+    pub fn set_capacity(&self, bytes: u64) {
+        self.capacity.store(bytes, Relaxed);
+    }
+
+    /// The value of `entry`, if `slot` holds a copy of the record at exactly `word`. Counts a hit or a miss.
+    ///
+    /// Takes no latch and allocates nothing.
+    #[inline]
+    pub fn get(&self, slot: Option<Slot>, entry: u64, word: u64) -> Option<Value> {
+        let value = slot.and_then(|slot| {
+            self.lookup(slot, entry, word, |cell, cached| {
+                cell.touch(self.policy.max_heat());
+                cached.value()
+            })
+        });
+        if value.is_some() {
+            self.counters.hit()
+        } else {
+            self.counters.miss()
+        }
+        value
+    }
+
+    /// Like [`Cache::get`], but neither counted nor taken as a sign that the value is wanted again.
+    pub fn peek(&self, slot: Slot, entry: u64, word: u64) -> Option<Value> {
+        self.lookup(slot, entry, word, |_, cached| cached.value())
+    }
+
+    /// The whole record of `entry`, as [`Cache::peek`].
+    pub fn peek_record(&self, slot: Slot, entry: u64, word: u64) -> Option<Arc<[u8]>> {
+        self.lookup(slot, entry, word, |_, cached| Arc::clone(&cached.record))
+    }
+
+    /// Caches the record of `entry` just read at `word`, of which `value` is the part that readers want. Returns the slot to publish.
+    ///
+    /// `None` if it is not to be cached: it is larger than an eighth of the capacity, or the cache is full and there is not soon
+    /// room. A reader that finds the cache full makes room itself, in bounded time; [`Cache::maintain`] is there to spare it that.
+    ///
+    /// # Panics
+    /// If `value` lies outside the record.
+    pub fn insert(&self, entry: u64, word: u64, record: Arc<[u8]>, value: Range<usize>) -> Option<Slot> {
+        assert!(value.start <= value.end && value.end <= record.len(), "the value lies inside the record");
+        let cost = cost(record.len());
+        if cost > self.capacity() / 8 || cost > u64::from(u32::MAX) {
+            return None;
+        }
+        if !self.reserve(cost) && !self.make_room(cost) {
+            return None;
+        }
+        let (start, end) = (value.start as u32, value.end as u32);
+        self.entries.fetch_add(1, Relaxed);
+        let cached = Arc::new(Cached { record, start, end, entry, word: AtomicU64::new(word) });
+        let slot = self.place(cached);
+        if slot.is_none() {
+            self.entries.fetch_sub(1, Relaxed);
+            self.release(cost);
+        }
+        slot
+    }
+
+    /// Keeps the copy of `entry` valid after its record moved from `old` to `new`.
+    pub fn relocate(&self, slot: Slot, entry: u64, old: u64, new: u64) {
+        self.lookup(slot, entry, old, |_, cached| {
+            // Fails only if another moved it first.
+            let _ = cached.word.compare_exchange(old, new, AcqRel, Relaxed);
+        });
+    }
+
+    /// Drops the copy of `entry`, if `slot` holds one.
+    pub fn remove(&self, slot: Slot, entry: u64) {
+        if let Some(cell) = self.table.get(slot.index())
+            && self.empty(cell, |cached| cached.entry == entry).is_some()
+        {
+            self.table.queue(slot.index());
+        }
+    }
+
+    /// Says that a scan found these slots, of these entries, in this order of keys. When one of them is evicted, [`Cache::maintain`] hands out all,
+    /// to be written together (PRISM §4.4, figure 3).
+    pub fn chain(&self, slots: &[(Slot, u64)]) {
+        for range in slots.chunks(MAX_CHAIN) {
+            let bytes = range_bytes(range.len());
+            if range.len() < 2 || !self.reserve(bytes) {
+                continue;
+            }
+            let mut ranges = self.ranges.lock();
+            if ranges.len() < MAX_RANGES {
+                ranges.push(range.into());
+            } else {
+                self.release(bytes);
+            }
+        }
+    }
+
+    /// Whether [`Cache::maintain`] is wanted now, for readers not to have to make room themselves.
+    pub fn pressure(&self) -> bool {
+        let capacity = self.capacity();
+        let headroom = (capacity / 64).min(8 << 20);
+        self.used.load(Relaxed) > capacity - headroom
+    }
+
+    /// Hits, misses, and what is cached.
+    pub fn stats(&self) -> CacheStats {
+        let (hits, misses) = self.counters.sums();
+        CacheStats {
+            hits,
+            misses,
+            entries: self.entries.load(Relaxed) as u64,
+            bytes: self.memory_bytes(),
+            capacity: self.capacity(),
+            evictions: self.evictions.load(Relaxed),
+        }
+    }
+
+    /// Bytes that the cache takes, itself included.
+    pub fn memory_bytes(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.capacity.load(Relaxed)
+    }
+
+    #[inline]
+    fn lookup<T>(
+        &self,
+        slot: Slot,
+        entry: u64,
+        word: u64,
+        then: impl FnOnce(&Cell, &Cached) -> T,
+    ) -> Option<T> {
+        let cell = self.table.get(slot.index())?;
+        let cached = cell.cached.load();
+        let cached = cached.as_ref()?;
+        (cached.entry == entry && cached.word.load(Acquire) == word).then(|| then(cell, cached))
+    }
+
+    /// Empties a cell if it holds a copy that is `meant`, and gives its bytes back. Returns the copy.
+    fn empty(&self, cell: &Cell, meant: impl FnOnce(&Cached) -> bool) -> Option<Arc<Cached>> {
+        let found = cell.cached.load();
+        let cached = found.as_ref().filter(|cached| meant(cached))?;
+        let before = cell.cached.compare_and_swap(&*found, None);
+        let won = before.as_ref().is_some_and(|before| Arc::ptr_eq(before, cached));
+        won.then(|| {
+            self.entries.fetch_sub(1, Relaxed);
+            self.release(cached.cost());
+            Arc::clone(cached)
+        })
+    }
+
+    /// Takes bytes of the capacity, if there are so many left.
+    fn reserve(&self, bytes: u64) -> bool {
+        let capacity = self.capacity();
+        self.used
+            .fetch_update(Relaxed, Relaxed, |used| used.checked_add(bytes).filter(|&after| after <= capacity))
+            .is_ok()
+    }
+
+    fn release(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Relaxed);
+    }
+}
+
+impl Cached {
+    #[inline]
+    fn value(&self) -> Value {
+        Value::shared(Arc::clone(&self.record), self.start as usize..self.end as usize)
+    }
+}

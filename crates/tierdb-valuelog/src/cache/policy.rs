@@ -1,0 +1,170 @@
+//! Which copies stay: decisions only, so that policies can be compared on the same lists.
+
+use super::heap_bytes;
+use super::lists::Which;
+
+/// A replacement policy over two lists. Reads only count; lists move when room is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// 2Q with an inactive and an active list (PRISM §4.4). A copy enters the inactive list, goes on to the active one when it was
+    /// read again, and comes back from the tail of an active list that is too long.
+    TwoQ,
+    /// S3-FIFO (Yang et al., SOSP '23): a short queue that most copies leave for good, a long one in which copies that are read go round, and a memory of
+    /// what was evicted lately, which enters the long queue at once.
+    S3Fifo,
+}
+
+/// What becomes of the oldest slot of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It goes to the head of a list, its heat set anew.
+    Move(Which, u8),
+    /// It goes; with `remember`, so that a soon return is noticed.
+    Evict { remember: bool },
+}
+
+impl Policy {
+    /// The heat at which further reads are not counted.
+    pub(super) fn max_heat(self) -> u8 {
+        match self {
+            Policy::TwoQ => 1,
+            Policy::S3Fifo => 3,
+        }
+    }
+
+    /// The list a new copy enters; `remembered` if it was evicted lately.
+    pub(super) fn entrance(self, remembered: bool) -> Which {
+        if remembered { Which::Active } else { Which::Inactive }
+    }
+
+    /// The list whose tail is looked at next.
+    pub(super) fn next(self, inactive: u64, active: u64) -> Which {
+        let (parts, of) = match self {
+            Policy::TwoQ => (TWOQ_ACTIVE.0, TWOQ_ACTIVE.1),
+            Policy::S3Fifo => (9, 10),
+        };
+        // Over its share of all bytes, or the only one.
+        if active * of > (inactive + active) * parts { Which::Active } else { Which::Inactive }
+    }
+
+    /// What becomes of the oldest slot of a list, which was read `heat` times since it was looked at last.
+    pub(super) fn fate(self, which: Which, heat: u8) -> Fate {
+        match (self, which, heat) {
+            (Policy::TwoQ, Which::Inactive, 0) => Fate::Evict { remember: true },
+            (Policy::TwoQ, Which::Inactive, _) => Fate::Move(Which::Active, 0),
+            (Policy::TwoQ, Which::Active, 0) => Fate::Move(Which::Inactive, 0),
+            (Policy::TwoQ, Which::Active, _) => Fate::Move(Which::Active, 0),
+            (Policy::S3Fifo, Which::Inactive, 0 | 1) => Fate::Evict { remember: true },
+            (Policy::S3Fifo, Which::Inactive, _) => Fate::Move(Which::Active, 0),
+            (Policy::S3Fifo, Which::Active, 0) => Fate::Evict { remember: false },
+            (Policy::S3Fifo, Which::Active, heat) => Fate::Move(Which::Active, heat - 1),
+        }
+    }
+}
+
+const TWOQ_ACTIVE: (u64, u64) = (2, 3);
+
+/// Entries evicted lately: tags in buckets of four, each with the time of its eviction counted in evictions.
+#[derive(Default)]
+pub(super) struct Ghost {
+    marks: Box<[u32]>,
+    clock: u64,
+}
+
+const WAYS: usize = 4;
+const SMALLEST: usize = 256;
+
+impl Ghost {
+    /// How many marks a ghost for so many entries has, if it needs more than it has now.
+    pub fn wants(&self, entries: usize) -> Option<usize> {
+        let marks = entries.next_power_of_two().max(SMALLEST);
+        (marks > self.marks.len()).then_some(marks)
+    }
+
+    /// Heap bytes of a ghost of so many marks.
+    pub fn bytes_of(marks: usize) -> u64 {
+        heap_bytes(marks * size_of::<u32>())
+    }
+
+    /// Takes more room, forgetting all. Returns the bytes given back.
+    pub fn resize(&mut self, marks: usize) -> u64 {
+        let before = if self.marks.is_empty() { 0 } else { Self::bytes_of(self.marks.len()) };
+        self.marks = vec![0; marks].into();
+        before
+    }
+
+    /// How many entries it can remember.
+    #[cfg(test)]
+    pub fn marks(&self) -> usize {
+        self.marks.len()
+    }
+
+    /// Notes that an entry was evicted.
+    pub fn remember(&mut self, entry: u64) {
+        if self.marks.is_empty() {
+            return;
+        }
+        self.clock += 1;
+        let (at, tag) = self.place(entry);
+        let now = self.time();
+        let bucket = &mut self.marks[at..at + WAYS];
+        let age = |mark: u32| if mark == 0 { u16::MAX } else { now.wrapping_sub(mark as u16) };
+        let oldest = (0..WAYS).max_by_key(|&way| age(bucket[way])).unwrap_or(0);
+        bucket[oldest] = tag << 16 | u32::from(now);
+    }
+
+    /// Whether an entry was among the last `window` evicted, as far as is remembered. Forgets it.
+    pub fn recall(&mut self, entry: u64, window: usize) -> bool {
+        if self.marks.is_empty() {
+            return false;
+        }
+        let (at, tag) = self.place(entry);
+        let (now, shift) = (self.time(), self.shift());
+        for mark in &mut self.marks[at..at + WAYS] {
+            if *mark >> 16 == tag {
+                let age = u64::from(now.wrapping_sub(*mark as u16)) << shift;
+                *mark = 0;
+                return age <= window as u64;
+            }
+        }
+        false
+    }
+
+    /// The bucket and the tag, which is not zero, of an entry.
+    fn place(&self, entry: u64) -> (usize, u32) {
+        let mut hash = entry.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        hash = (hash ^ hash >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let buckets = self.marks.len() / WAYS;
+        ((hash as usize & (buckets - 1)) * WAYS, (hash >> 48) as u32 | 1)
+    }
+
+    /// The clock in steps of a 256th of the marks, so that 16 bits of it span 256 times the marks.
+    fn time(&self) -> u16 {
+        (self.clock >> self.shift()) as u16
+    }
+
+    fn shift(&self) -> u32 {
+        self.marks.len().ilog2() - SMALLEST.ilog2()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ghost_recalls_what_was_evicted_lately_and_nothing_else() {
+        let mut ghost = Ghost::default();
+        assert!(!ghost.recall(1, 100));
+        assert_eq!(ghost.wants(1000), Some(1024));
+        assert_eq!(ghost.resize(1024), 0);
+        assert_eq!(ghost.wants(1000), None);
+        (0..10_000).for_each(|entry| ghost.remember(entry));
+        let lately = (9_500..10_000).filter(|&entry| ghost.recall(entry, 500)).count();
+        assert!(lately > 450, "{lately}");
+        let again = (9_500..10_000).filter(|&entry| ghost.recall(entry, 500)).count();
+        assert!(again < 5, "{again}");
+        let old = (0..8_000).filter(|&entry| ghost.recall(entry, 500)).count();
+        assert!(old < 40, "{old}");
+    }
+}

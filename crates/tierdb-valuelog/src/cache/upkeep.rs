@@ -1,0 +1,235 @@
+//! What is done for the cache off the path of reads: lists brought up to date, copies evicted, chains handed out.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use super::lists::{Lists, Node, Which};
+use super::policy::{Fate, Ghost};
+use super::table::Table;
+use super::{Cache, Cached, Slot, thread_number};
+
+/// A cached record of a scan range.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// The entry it belongs to.
+    pub entry: u64,
+    /// The location it is a copy of.
+    pub word: u64,
+    /// The whole record.
+    pub record: Arc<[u8]>,
+}
+
+/// What a round of [`Cache::maintain`] did.
+#[derive(Debug, Default)]
+pub struct Upkeep {
+    /// Chains of which a member was evicted, in key order: to be written together, for the next scan to find together. Each is given
+    /// once; its members are chained again by the next scan. The evicted member is among them, unless it was evicted by a
+    /// reader in need of room. The records are in memory until the caller drops them.
+    pub rewrite: Vec<Vec<Member>>,
+    /// Copies evicted.
+    pub evicted: usize,
+    /// There is more to do now.
+    pub more: bool,
+}
+
+/// Work done while the lists' latch is held.
+const PIECE: usize = 64;
+/// Pieces that a reader works off, at most, before it goes without caching.
+const INLINE_PIECES: usize = 8;
+/// Chains that one round hands out before it returns, since the caller then holds their records.
+const ROUND_CHAINS: usize = 4;
+
+/// How many queued slots were settled, and how many of them are free now.
+#[derive(Default)]
+struct Settled {
+    count: usize,
+    freed: usize,
+}
+
+impl Cache {
+    /// Brings the lists up to date and evicts until there is headroom for readers to insert into, in about `max_work` steps.
+    ///
+    /// For a background thread: now and then, and whenever [`Cache::pressure`] says so.
+    pub fn maintain(&self, max_work: usize) -> Upkeep {
+        let mut upkeep = Upkeep { more: true, ..Upkeep::default() };
+        let mut ranges = Vec::new();
+        let mut work = 0;
+        while upkeep.more && work < max_work {
+            // Taken before the queue is: what was inserted before it was chained is settled once the queue is empty.
+            ranges.extend(self.ranges.lock().drain(..));
+            let mut lists = self.lists.lock();
+            let settled = self.settle_queued(&mut lists).count;
+            if settled < PIECE {
+                work += self.chain_ranges(&mut lists, &mut ranges);
+            }
+            while upkeep.rewrite.len() < ROUND_CHAINS
+                && let Some(index) = lists.next_broken()
+            {
+                self.hand_out(&mut lists, index, &mut upkeep.rewrite);
+            }
+            let mut steps = 0;
+            while steps < PIECE && upkeep.rewrite.len() < ROUND_CHAINS && self.pressure() {
+                match self.step(&mut lists, Some(&mut upkeep.rewrite)) {
+                    Some(evicted) => upkeep.evicted += usize::from(evicted),
+                    None => break,
+                }
+                steps += 1;
+            }
+            work += settled + steps + 1;
+            let full = upkeep.rewrite.len() >= ROUND_CHAINS;
+            upkeep.more = settled == PIECE || steps == PIECE || full;
+            if full {
+                break;
+            }
+        }
+        if !ranges.is_empty() {
+            self.chain_ranges(&mut self.lists.lock(), &mut ranges);
+        }
+        upkeep
+    }
+
+    /// Makes room and reserves it, or says that it would take too long.
+    pub(super) fn make_room(&self, bytes: u64) -> bool {
+        for _ in 0..INLINE_PIECES {
+            let mut lists = self.lists.lock();
+            self.settle_queued(&mut lists);
+            for _ in 0..PIECE {
+                if self.reserve(bytes) {
+                    return true;
+                }
+                if self.step(&mut lists, None).is_none() {
+                    break;
+                }
+            }
+        }
+        self.reserve(bytes)
+    }
+
+    /// Puts a copy into a slot: a free one, a new one, or one that is made free.
+    pub(super) fn place(&self, mut cached: Arc<Cached>) -> Option<Slot> {
+        for _ in 0..INLINE_PIECES {
+            cached = match self.table.place(thread_number(), cached) {
+                Ok(slot) => return Some(slot),
+                Err(cached) => cached,
+            };
+            // Slots that were emptied are free again once they are settled; only if there are none is the table too small.
+            let freed = (0..INLINE_PIECES).any(|_| self.settle_queued(&mut self.lists.lock()).freed > 0);
+            if !freed && !self.table.grow(size_of::<Node>(), |bytes| self.reserve(bytes)) {
+                let mut lists = self.lists.lock();
+                (0..PIECE).any(|_| self.step(&mut lists, None) != Some(false));
+            }
+        }
+        None
+    }
+
+    /// Tells the lists of a piece of the slots that were filled or emptied.
+    fn settle_queued(&self, lists: &mut Lists) -> Settled {
+        let mut queued = [0; PIECE];
+        let mut settled = Settled::default();
+        let first = thread_number();
+        for shard in 0..Table::shards() {
+            let room = PIECE - settled.count;
+            let taken = self.table.dequeue(first + shard, &mut queued[..room]);
+            settled.count += taken;
+            settled.freed += queued[..taken].iter().filter(|&&index| self.settle(lists, index)).count();
+        }
+        settled
+    }
+
+    /// Whether the slot was found empty, and freed.
+    fn settle(&self, lists: &mut Lists, index: u32) -> bool {
+        match &*self.table.cell(index).cached.load() {
+            Some(cached) if !lists.is_linked(index) => {
+                if let Some(marks) = lists.ghost.wants(lists.count())
+                    && self.reserve(Ghost::bytes_of(marks))
+                {
+                    self.release(lists.ghost.resize(marks));
+                }
+                let window = lists.count();
+                let remembered = lists.ghost.recall(cached.entry, window);
+                lists.link(self.policy.entrance(remembered), index, cached.cost() as u32);
+                false
+            }
+            Some(_) => false,
+            None => {
+                lists.forget(index, false);
+                self.table.free(index);
+                true
+            }
+        }
+    }
+
+    /// One decision of the policy: whether it evicted something, or `None` if nothing is cached. With `rewrite`, the chain
+    /// of what is evicted is handed out; else it is left for the next round.
+    fn step(&self, lists: &mut Lists, rewrite: Option<&mut Vec<Vec<Member>>>) -> Option<bool> {
+        let which = self.policy.next(lists.bytes(Which::Inactive), lists.bytes(Which::Active));
+        let index = lists.oldest(which)?;
+        let cell = self.table.cell(index);
+        match self.policy.fate(which, cell.heat.load(Relaxed)) {
+            Fate::Move(to, heat) => {
+                cell.heat.store(heat, Relaxed);
+                lists.relink(to, index);
+                Some(false)
+            }
+            Fate::Evict { remember } => {
+                if let Some(rewrite) = rewrite {
+                    self.hand_out(lists, index, rewrite);
+                }
+                let evicted = self.empty(cell, |_| true);
+                if let Some(cached) = &evicted {
+                    self.evictions.fetch_add(1, Relaxed);
+                    if remember {
+                        lists.ghost.remember(cached.entry);
+                    }
+                }
+                lists.forget(index, evicted.is_some());
+                self.table.free(index);
+                Some(evicted.is_some())
+            }
+        }
+    }
+
+    /// Hands out the chain around a slot, unless it holds nothing or has no neighbours that are still cached.
+    fn hand_out(&self, lists: &mut Lists, index: u32, rewrite: &mut Vec<Vec<Member>>) {
+        if self.table.cell(index).cached.load().is_none() {
+            return;
+        }
+        let members: Vec<_> = lists
+            .unchain(index)
+            .into_iter()
+            .filter_map(|index| {
+                let cached = self.table.cell(index).cached.load();
+                let cached = cached.as_ref()?;
+                let word = cached.word.load(Acquire);
+                Some(Member { entry: cached.entry, word, record: Arc::clone(&cached.record) })
+            })
+            .collect();
+        if members.len() > 1 {
+            rewrite.push(members);
+        }
+    }
+
+    /// Links the members of scan ranges that are still cached, and returns how many there were.
+    fn chain_ranges(&self, lists: &mut Lists, ranges: &mut Vec<Box<[(Slot, u64)]>>) -> usize {
+        let mut members = 0;
+        for range in ranges.drain(..) {
+            let mut before = None;
+            for &(slot, entry) in &range {
+                let index = slot.index();
+                if !lists.is_linked(index) || !self.holds(index, entry) {
+                    continue;
+                }
+                if let Some(before) = before.replace(index) {
+                    lists.join(before, index);
+                }
+            }
+            members += range.len();
+            self.release(super::range_bytes(range.len()));
+        }
+        members
+    }
+
+    fn holds(&self, index: u32, entry: u64) -> bool {
+        self.table.cell(index).cached.load().as_ref().is_some_and(|cached| cached.entry == entry)
+    }
+}

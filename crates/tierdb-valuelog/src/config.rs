@@ -1,0 +1,101 @@
+//! How an engine is set up: sizes, thresholds, and who does its background work.
+
+use std::sync::Arc;
+use tierdb_base::{Error, FailureLatch, Result};
+use tierdb_device::{Dir, Emulation, Meter};
+use tierdb_pmem::Pool;
+
+/// Who does reclamation, garbage collection, cache upkeep and checkpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Background {
+    /// Threads of the engine's own, asleep while there is nothing to do.
+    Threads,
+    /// The caller's thread, inside the operation that needs it: one order of events, for simulation.
+    Inline,
+}
+
+/// Sizes and thresholds. Those marked *format* are fixed when the store is created and read back on open.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Everything the engine holds in DRAM, in bytes; the value cache gets what the rest leaves.
+    pub memory: u64,
+    /// Bytes of a Value Storage chunk: a power of two, 16 KiB to 4 MiB. Default 512 KiB (PRISM §5.1). *Format.*
+    pub chunk_bytes: u64,
+    /// Number of write-buffer rings, 1 to 64. Default: twice the processors, at most 16. *Format.*
+    pub rings: u32,
+    /// Bytes of one ring, a multiple of 4 KiB, at least 16 KiB. *Format.*
+    pub ring_bytes: u64,
+    /// Ring fill, in percent, at which reclamation starts. Default 50 (PRISM §4.3), 10..=90.
+    pub reclaim_pct: u8,
+    /// Free share of flash, in percent, below which garbage collection starts. Default 10, 1..=50.
+    pub gc_free_pct: u8,
+    /// Threads for recovery. Default: the processors.
+    pub recovery_threads: usize,
+    /// Who does background work.
+    pub background: Background,
+}
+
+impl Options {
+    /// Defaults for `memory` bytes of DRAM and a pool of `pool_len` bytes: a third of the pool for the
+    /// write buffer, the rest for the index.
+    pub fn for_pool(memory: u64, pool_len: u64) -> Self {
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        let buffer = (pool_len / 3).min(8 << 30);
+        let rings = (cores * 2).min(16).min((buffer / (256 << 10)).max(1) as usize);
+        Options {
+            memory,
+            chunk_bytes: 512 << 10,
+            rings: rings as u32,
+            ring_bytes: (buffer / rings as u64 / 4096 * 4096).max(16 << 10),
+            reclaim_pct: 50,
+            gc_free_pct: 10,
+            recovery_threads: cores,
+            background: Background::Threads,
+        }
+    }
+
+    /// Refuses values out of range, naming the field and the range.
+    pub fn validate(&self) -> Result<()> {
+        let check = |ok: bool, what: &str| if ok { Ok(()) } else { Err(Error::invalid(what)) };
+        check(
+            self.chunk_bytes.is_power_of_two() && (16 << 10..=4 << 20).contains(&self.chunk_bytes),
+            "chunk_bytes must be a power of two from 16 KiB to 4 MiB",
+        )?;
+        check((1..=64).contains(&self.rings), "rings must be 1 to 64")?;
+        check(
+            self.ring_bytes >= 16 << 10 && self.ring_bytes.is_multiple_of(4096) && self.ring_bytes < 1 << 40,
+            "ring_bytes must be a multiple of 4 KiB, at least 16 KiB",
+        )?;
+        check((10..=90).contains(&self.reclaim_pct), "reclaim_pct must be 10 to 90")?;
+        check((1..=50).contains(&self.gc_free_pct), "gc_free_pct must be 1 to 50")?;
+        check(self.recovery_threads >= 1, "recovery_threads must be at least 1")
+    }
+}
+
+/// One flash directory.
+pub struct FlashTier<D: Dir> {
+    /// Where its file lives.
+    pub dir: D,
+    /// Most bytes the store may use in it.
+    pub capacity: u64,
+    /// Counts its I/O.
+    pub meter: Meter,
+    /// A device to imitate.
+    pub emulation: Option<Emulation>,
+}
+
+/// What an engine stores on.
+pub struct Media<P: Pool, D: Dir> {
+    /// Index, HSIT and write buffer.
+    pub pool: Arc<P>,
+    /// Counts the fast tier's block I/O, where it has any.
+    pub fast_meter: Meter,
+    /// Values: one to sixteen directories.
+    pub flash: Vec<FlashTier<D>>,
+    /// What seeds every checksum: the store's identity.
+    pub seed: u64,
+    /// Set by the first failed write on any tier.
+    pub latch: FailureLatch,
+    /// The hardware mode, in words, for stats.
+    pub mode: String,
+}

@@ -1,0 +1,339 @@
+//! What the parts of an engine share, and how a word becomes a value.
+
+use crate::cache::Cache;
+use crate::config::Options;
+use crate::counters::Counters;
+use crate::hsit::Hsit;
+use crate::index::Index;
+use crate::latency::Latencies;
+use crate::layout::{Layout, SEQNO_LIMIT};
+use crate::long::LongValues;
+use crate::pages::Pages;
+use crate::record::Header;
+use crate::ring::Rings;
+use crate::storage::{Appender, Storage};
+use crate::versions::Versions;
+use crate::word::{Place, Word};
+use crate::work::Work;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tierdb_base::{Error, FailureLatch, Result, TierRole};
+use tierdb_device::{Cause, Dir, Meter};
+use tierdb_engine::Value;
+use tierdb_pmem::{PersistenceDomain, Pool};
+use tierdb_sync::CommitClock;
+
+/// Seqnos by which the persistent limit is raised.
+const SEQNO_STEP: u64 = 1 << 20;
+
+/// A record that is being moved: its entry, and where it was.
+pub type Moving = (u64, Place);
+
+/// Everything of an open store.
+pub struct Core<P: Pool, D: Dir> {
+    pub pool: Arc<P>,
+    pub layout: Layout,
+    pub options: Options,
+    pub seed: u64,
+    pub mode: String,
+    pub latch: FailureLatch,
+    pub fast_meter: Meter,
+    pub pages: Arc<Pages<P>>,
+    pub hsit: Hsit<P>,
+    pub index: Index<P>,
+    pub rings: Rings<P>,
+    pub storage: Storage<D>,
+    pub cache: Cache,
+    pub clock: CommitClock,
+    pub versions: Versions,
+    pub long: LongValues,
+    /// Deleted keys whose index entry is to go when no snapshot can see them.
+    pub deleted: Mutex<VecDeque<(Vec<u8>, u64)>>,
+    pub reclaim: Mutex<Appender<D, Moving>>,
+    pub collect: Mutex<()>,
+    pub counters: Counters,
+    pub latencies: Latencies,
+    pub work: Work,
+    pub closed: AtomicBool,
+    pub seqno_limit: AtomicU64,
+    pub raising: Mutex<()>,
+    /// Whether flushes reach media in the order they were made.
+    pub ordered: bool,
+}
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    /// Whether the pool's flushes reach media in their order.
+    pub fn is_ordered(pool: &P) -> bool {
+        pool.domain() == PersistenceDomain::Logged
+    }
+
+    /// Refuses after a close or a failed write.
+    pub fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
+        self.latch.check()
+    }
+
+    /// Refuses after a close.
+    pub fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::invalid("the store is closed"));
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the next seqnos lie below the persistent limit.
+    pub fn reserve_seqnos(&self) {
+        if self.clock.last() + SEQNO_STEP / 2 < self.seqno_limit.load(Ordering::Acquire) {
+            return;
+        }
+        let _raising = self.raising.lock();
+        let limit = self.seqno_limit.load(Ordering::Acquire);
+        if self.clock.last() + SEQNO_STEP / 2 >= limit {
+            self.pool.publish(SEQNO_LIMIT, limit + SEQNO_STEP);
+            self.pool.fence();
+            self.seqno_limit.store(limit + SEQNO_STEP, Ordering::Release);
+        }
+    }
+
+    /// Word 0 of `entry`, durable, and of no batch that is still being installed.
+    pub fn settled_word(&self, entry: u64) -> Result<Word> {
+        loop {
+            let word = self.hsit.word(entry);
+            if word.is_dirty() {
+                self.hsit.persist(entry, word)?;
+            }
+            // A batch marks all its entries before it changes the first, so a word that it installed is
+            // seen with the mark, or after the whole batch.
+            if !self.hsit.aux(entry).is_pending() {
+                return Ok(word.clean());
+            }
+            drop(self.hsit.latch(entry));
+        }
+    }
+
+    /// The value of `key` as of now.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Value>> {
+        loop {
+            let guard = crossbeam_epoch::pin();
+            let Some(entry) = self.index.get(key)? else { return Ok(None) };
+            let word = self.settled_word(entry)?;
+            if let Some(found) =
+                self.fetch(entry, word, key, guard, || self.hsit.word(entry).clean() == word)?
+            {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// The value of `key` as a snapshot at `seqno` sees it.
+    pub fn get_at(&self, key: &[u8], seqno: u64) -> Result<Option<Value>> {
+        let guard = crossbeam_epoch::pin();
+        match self.index.get(key)? {
+            None => Ok(None),
+            Some(entry) => {
+                drop(guard);
+                self.entry_at(entry, key, seqno)
+            }
+        }
+    }
+
+    /// The value of `key`, whose entry is `entry`, as a snapshot at `seqno` sees it. The snapshot is open, so
+    /// the entry stays the key's.
+    pub fn entry_at(&self, entry: u64, key: &[u8], seqno: u64) -> Result<Option<Value>> {
+        loop {
+            let guard = crossbeam_epoch::pin();
+            let now = self.settled_word(entry)?;
+            let word = match self.versions.find(entry, seqno) {
+                // A replaced word that was not durable when it was replaced: what replaced it is now.
+                Some(word) => word.clean(),
+                None => now,
+            };
+            let still = || {
+                let now = self.hsit.word(entry).clean();
+                self.versions.find(entry, seqno).map_or(now, Word::clean) == word
+            };
+            if let Some(found) = self.fetch(entry, word, key, guard, still)? {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Whether the key of `entry` has a value that a snapshot at `seqno` sees.
+    pub fn had_value(&self, entry: u64, seqno: u64) -> Result<bool> {
+        let _guard = crossbeam_epoch::pin();
+        let now = self.settled_word(entry)?;
+        let word = self.versions.find(entry, seqno).unwrap_or(now);
+        Ok(!matches!(word.place(), Place::None | Place::Free))
+    }
+
+    /// The value that `word` of `entry` points at, or `None` if it was moved or replaced meanwhile, as
+    /// `still` (whether the word is current) tells.
+    fn fetch(
+        &self,
+        entry: u64,
+        word: Word,
+        key: &[u8],
+        guard: crossbeam_epoch::Guard,
+        still: impl Fn() -> bool,
+    ) -> Result<Option<Option<Value>>> {
+        match word.place() {
+            Place::None | Place::Free => Ok(Some(None)),
+            Place::Ring(at) => {
+                let read = self.read_ring(at, word, entry)?;
+                drop(guard);
+                match read {
+                    Some((header, bytes)) if header.key(&bytes) == key => {
+                        self.counters.ring_hits.add(1);
+                        match self.value_of(header, bytes)? {
+                            Some(value) => Ok(Some(Some(value))),
+                            None if !still() => Ok(None),
+                            None => Err(self.corrupt(word, "a part of the value is damaged").with_key(key)),
+                        }
+                    }
+                    _ if !still() => Ok(None),
+                    _ => Err(self.corrupt(word, "the record in the write buffer is damaged").with_key(key)),
+                }
+            }
+            Place::Flash(..) => {
+                let slot = self.hsit.aux(entry).slot();
+                if let Some(value) = self.cache.get(slot, entry, word.0) {
+                    return Ok(Some(Some(value)));
+                }
+                drop(guard);
+                self.counters.flash_reads.add(1);
+                // Once more before it is called damaged: a flip on the way is not one on the medium.
+                for _ in 0..2 {
+                    match self.read_flash(word, entry, Cause::Foreground)? {
+                        Some((header, bytes)) if header.key(&bytes) == key => {
+                            if let Some(value) = self.admit_and_share(header, bytes, entry, word)? {
+                                return Ok(Some(Some(value)));
+                            }
+                            if !still() {
+                                return Ok(None);
+                            }
+                        }
+                        _ if !still() => return Ok(None),
+                        _ => {}
+                    }
+                }
+                Err(self.corrupt(word, "the record is damaged").with_key(key))
+            }
+        }
+    }
+
+    /// The error of damage where `word` points.
+    pub fn corrupt(&self, word: Word, what: &str) -> Error {
+        match word.place() {
+            Place::Flash(number, at) => match self.storage.device(number) {
+                Some(device) => Error::corrupt(TierRole::Flash, what, device.place(at)),
+                None => Error::corrupt(
+                    TierRole::Fast,
+                    format!("a pointer names flash directory {number}, which is not there"),
+                    self.pool.place(0),
+                ),
+            },
+            Place::Ring(at) => Error::corrupt(TierRole::Fast, what, self.pool.place(at)),
+            Place::None | Place::Free => Error::corrupt(TierRole::Fast, what, self.pool.place(0)),
+        }
+    }
+
+    /// The record at pool offset `at`, if it is whole and coupled with `word` of `entry`.
+    pub fn read_ring(&self, at: u64, word: Word, entry: u64) -> Result<Option<(Header, Vec<u8>)>> {
+        let (first, end) = (self.layout.rings_at(), self.layout.first_page() * crate::pages::PAGE);
+        if at < first || at + crate::record::HEADER as u64 > end {
+            return Ok(None);
+        }
+        let room = self.layout.ring_bytes - (at - first) % self.layout.ring_bytes;
+        let mut head = [0u8; crate::record::HEADER];
+        self.pool.read(at, &mut head)?;
+        let Some(header) = Header::decode(&head, self.seed) else { return Ok(None) };
+        if header.len() as u64 > room || !header.is_coupled(entry, word.tag()) {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; header.len()];
+        self.pool.read(at, &mut bytes)?;
+        // The record may have been overwritten between the two reads: the header is that of the bytes.
+        let whole = bytes[..head.len()] == head && header.verify(&bytes, self.seed);
+        Ok(whole.then_some((header, bytes)))
+    }
+
+    /// The record in Value Storage where `word` points, if it is whole and coupled with it.
+    pub fn read_flash(&self, word: Word, entry: u64, cause: Cause) -> Result<Option<(Header, Vec<u8>)>> {
+        let Place::Flash(number, at) = word.place() else { return Ok(None) };
+        let Some(device) = self.storage.device(number) else { return Ok(None) };
+        let read = device.read_record(at, word, self.seed, cause)?;
+        Ok(read.filter(|(header, bytes)| {
+            header.is_coupled(entry, word.tag()) && header.verify(bytes, self.seed)
+        }))
+    }
+
+    /// The record where `word` points, wherever that is.
+    pub fn read_record(&self, word: Word, entry: u64, cause: Cause) -> Result<Option<(Header, Vec<u8>)>> {
+        match word.place() {
+            Place::Ring(at) => self.read_ring(at, word, entry),
+            Place::Flash(..) => self.read_flash(word, entry, cause),
+            Place::None | Place::Free => Ok(None),
+        }
+    }
+
+    /// The value in a record that was just read, put together from its parts where it is long; `None` if a
+    /// part does not check.
+    pub fn value_of(&self, header: Header, mut bytes: Vec<u8>) -> Result<Option<Value>> {
+        if header.kind == crate::record::Kind::Parts {
+            return Ok(self.read_long(&header, &bytes, Cause::Foreground)?.map(Value::from));
+        }
+        bytes.drain(..crate::record::HEADER + header.key_len);
+        Ok(Some(Value::from(bytes)))
+    }
+
+    /// The value in a record just read from flash, through the cache if that takes it.
+    fn admit_and_share(
+        &self,
+        header: Header,
+        bytes: Vec<u8>,
+        entry: u64,
+        word: Word,
+    ) -> Result<Option<Value>> {
+        if header.kind == crate::record::Kind::Parts {
+            return self.value_of(header, bytes);
+        }
+        let range = crate::record::HEADER + header.key_len..header.len();
+        let record: Arc<[u8]> = bytes.into();
+        if let Some(slot) = self.cache.insert(entry, word.0, record.clone(), range.clone()) {
+            // A slot that is there already holds a copy that was evicted, or that another reader has just made.
+            let before = self.hsit.update_aux(entry, |aux| aux.with_slot(Some(slot)));
+            if let Some(other) = before.slot() {
+                self.cache.remove(other, entry);
+            }
+            if self.hsit.word(entry).clean() != word {
+                // Whoever replaced the word may have looked before the slot was there.
+                self.uncache(entry);
+            }
+            if self.cache.pressure() {
+                self.work.want_upkeep();
+            }
+        }
+        Ok(Some(Value::shared(record, range)))
+    }
+
+    /// Takes the entry's value out of the cache.
+    pub fn uncache(&self, entry: u64) {
+        if let Some(slot) = self.hsit.update_aux(entry, |aux| aux.with_slot(None)).slot() {
+            self.cache.remove(slot, entry);
+        }
+    }
+
+    /// Nothing refers to the record of `entry` at `word` any more.
+    pub fn discard(&self, entry: u64, word: Word, guard: &crossbeam_epoch::Guard) {
+        if word.is_large() && !matches!(word.place(), Place::None | Place::Free) {
+            self.long.forget(entry, word.tag(), |number, chunk| {
+                if let Some(device) = self.storage.device(number) {
+                    crate::storage::Device::release_part(device, chunk, guard);
+                }
+            });
+        }
+        self.storage.release(word, guard);
+    }
+}

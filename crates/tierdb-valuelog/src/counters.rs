@@ -1,0 +1,29 @@
+//! What an engine counts.
+
+use tierdb_sync::Counter;
+
+/// Counters since open. Each is exact once the threads that add to it have stopped.
+#[derive(Default)]
+pub struct Counters {
+    pub gets: Counter,
+    pub puts: Counter,
+    pub deletes: Counter,
+    pub batches: Counter,
+    pub cursors: Counter,
+    pub user_bytes: Counter,
+    /// Gets answered from the write buffer.
+    pub ring_hits: Counter,
+    /// Records read from flash because the cache had no copy.
+    pub flash_reads: Counter,
+    /// Nanoseconds that writers waited for space.
+    pub stall_ns: Counter,
+    pub stalls: Counter,
+    pub reclaimed_records: Counter,
+    /// Records in the write buffer that needed no move: replaced before they were reclaimed.
+    pub absorbed_records: Counter,
+    pub collected_chunks: Counter,
+    pub collected_records: Counter,
+    pub rewritten_ranges: Counter,
+    pub damaged_records: Counter,
+    pub quarantined_chunks: Counter,
+}

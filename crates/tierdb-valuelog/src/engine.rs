@@ -1,0 +1,215 @@
+//! The engine as its callers see it.
+
+use crate::config::{Media, Options};
+use crate::core::Core;
+use crate::cursor::StoreCursor;
+use crate::latency::Timed;
+use crate::moving::Reclaim;
+use crate::recover;
+use crate::work;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use tierdb_base::{Error, Result, check_key};
+use tierdb_device::Dir;
+use tierdb_engine::{Cursor, Durability, Engine, KeyRange, Snapshot, Stats, Value, VerifyReport, WriteBatch};
+use tierdb_pmem::Pool;
+
+/// Keys that one batch of [`Engine::delete_range`] removes at the most.
+const DELETE_BATCH: usize = 1 << 20;
+
+/// A store of the valuelog engine.
+pub struct ValueLog<P: Pool, D: Dir> {
+    core: Arc<Core<P, D>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl<P: Pool, D: Dir> ValueLog<P, D> {
+    /// Makes an empty store on `media`.
+    ///
+    /// # Errors
+    /// `Invalid` if the media are too small for `options`, or hold a store; the failures of media.
+    pub fn create(media: Media<P, D>, options: Options) -> Result<Self> {
+        Self::start(recover::create(media, options)?)
+    }
+
+    /// Opens the store on `media`, after a close or a crash. Cost: a walk over the index and the HSIT on the
+    /// fast tier, in parallel; flash is not read, but for the heads of values kept in parts.
+    ///
+    /// # Errors
+    /// `Corrupt` if the index, the HSIT or a batch's redo record is damaged: see [`crate::salvage`].
+    pub fn open(media: Media<P, D>, options: Options) -> Result<Self> {
+        Self::start(recover::open(media, options)?)
+    }
+
+    /// Whether `pool` holds a store: if not, its creation did not finish.
+    pub fn is_created(pool: &P) -> bool {
+        crate::layout::Layout::is_formatted(pool)
+    }
+
+    fn start(core: Core<P, D>) -> Result<Self> {
+        let core = Arc::new(core);
+        let threads = Mutex::new(work::start(&core)?);
+        Ok(ValueLog { core, threads })
+    }
+
+    fn stop_threads(&self) {
+        self.core.work.stop();
+        for thread in self.threads.lock().drain(..) {
+            // A background thread that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<P: Pool, D: Dir> Drop for ValueLog<P, D> {
+    fn drop(&mut self) {
+        self.stop_threads();
+    }
+}
+
+/// Releases a snapshot when its last clone is dropped.
+struct Pin<P: Pool, D: Dir> {
+    core: Arc<Core<P, D>>,
+    seqno: u64,
+}
+
+impl<P: Pool, D: Dir> Drop for Pin<P, D> {
+    fn drop(&mut self) {
+        let core = &self.core;
+        let unneeded = core.versions.close(self.seqno, || core.clock.release_snapshot());
+        let guard = crossbeam_epoch::pin();
+        for (entry, word) in unneeded {
+            core.discard(entry, word.clean(), &guard);
+        }
+        drop(guard);
+        core.purge_deleted();
+    }
+}
+
+impl<P: Pool, D: Dir> ValueLog<P, D> {
+    fn take_snapshot(&self) -> Snapshot {
+        let seqno = self.core.versions.open(|| self.core.clock.take_snapshot());
+        Snapshot::new(seqno, Arc::new(Pin { core: self.core.clone(), seqno }))
+    }
+
+    fn timed<T>(&self, which: Timed, work: impl FnOnce() -> T) -> T {
+        self.core.latencies.measure(which, work)
+    }
+}
+
+impl<P: Pool, D: Dir> Engine for ValueLog<P, D> {
+    fn get(&self, key: &[u8]) -> Result<Option<Value>> {
+        check_key(key)?;
+        self.core.check_open()?;
+        self.core.counters.gets.add(1);
+        self.timed(Timed::Get, || self.core.get(key))
+    }
+
+    fn get_at(&self, key: &[u8], snapshot: &Snapshot) -> Result<Option<Value>> {
+        check_key(key)?;
+        self.core.check_open()?;
+        self.core.counters.gets.add(1);
+        self.core.get_at(key, snapshot.seqno())
+    }
+
+    fn multi_get(&self, keys: &[&[u8]]) -> Vec<Result<Option<Value>>> {
+        keys.iter().map(|key| self.get(key)).collect()
+    }
+
+    fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
+        self.timed(Timed::Put, || self.core.put(key, value, durability))
+    }
+
+    fn delete(&self, key: &[u8], durability: Durability) -> Result<()> {
+        self.timed(Timed::Delete, || self.core.delete(key, durability))
+    }
+
+    fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
+        self.timed(Timed::Batch, || self.core.write(batch, durability))
+    }
+
+    fn delete_range(&self, range: &KeyRange, durability: Durability) -> Result<u64> {
+        self.core.check_writable()?;
+        let snapshot = self.take_snapshot();
+        let mut cursor = StoreCursor::new(&self.core, range.clone(), snapshot);
+        let mut removed = 0;
+        let mut batch = WriteBatch::new();
+        loop {
+            let next = cursor.next_key()?;
+            let full = match &next {
+                Some(key) => batch.len() == DELETE_BATCH || batch.delete(key.clone()).is_err(),
+                None => true,
+            };
+            if full {
+                self.core.write(&batch, durability)?;
+                removed += batch.len() as u64;
+                batch.clear();
+                match next {
+                    Some(key) => {
+                        batch.delete(key)?;
+                    }
+                    None => return Ok(removed),
+                }
+            }
+        }
+    }
+
+    fn snapshot(&self) -> Result<Snapshot> {
+        self.core.check_open()?;
+        Ok(self.take_snapshot())
+    }
+
+    fn cursor(&self, range: KeyRange, snapshot: Option<&Snapshot>) -> Result<Box<dyn Cursor + '_>> {
+        self.core.check_open()?;
+        self.core.counters.cursors.add(1);
+        let snapshot = snapshot.cloned().unwrap_or_else(|| self.take_snapshot());
+        Ok(Box::new(StoreCursor::new(&self.core, range, snapshot)))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.core.check_writable()?;
+        self.core.pool.fence();
+        self.core.pool.wait(self.core.pool.lsn())
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.core.check_writable()?;
+        self.core.reclaim(Reclaim::All)?;
+        self.sync()
+    }
+
+    fn compact(&self) -> Result<()> {
+        self.core.check_writable()?;
+        self.core.collect_all()?;
+        self.sync()
+    }
+
+    fn verify(&self) -> Result<VerifyReport> {
+        self.core.check_open()?;
+        self.core.verify()
+    }
+
+    fn stats(&self) -> Stats {
+        self.core.stats()
+    }
+
+    fn close(&self) -> Result<()> {
+        if self.core.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.stop_threads();
+        if let Err(error) = self.core.latch.check() {
+            return match error {
+                // Nothing more can be written; what was acknowledged is on media.
+                Error::Poisoned { .. } => Ok(()),
+                other => Err(other),
+            };
+        }
+        self.core.upkeep()?;
+        self.core.pool.fence();
+        self.core.pool.wait(self.core.pool.lsn())?;
+        self.core.pool.close()
+    }
+}

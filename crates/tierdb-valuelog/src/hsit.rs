@@ -1,0 +1,209 @@
+//! The Heterogeneous Storage Index Table: where each key's value is (PRISM §4.5).
+//!
+//! An array of 16-byte entries in pages of the pool; see [`crate::word`] for the two words. A key's
+//! entry never changes while the key is in the index.
+//!
+//! Invariants
+//! 1. Word 0 is changed only under the entry's latch, but for the dirty bit, which anyone who has made
+//!    the word durable may clear.
+//! 2. An entry is given to a new key only when its word 0 is *none* on media, and when every operation
+//!    that may still hold its number has ended.
+//! 3. Word 1 says nothing after a crash; it is zeroed when the store is opened.
+
+use crate::pages::{KIND_HSIT, PAGE, Pages, Purpose};
+use crate::word::{Aux, Place, Word};
+use crossbeam_utils::CachePadded;
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tierdb_base::Result;
+use tierdb_pmem::{Pool, Stage};
+
+/// Bytes of an entry.
+const ENTRY: u64 = 16;
+/// Entries in a page.
+const PER_PAGE: u64 = PAGE / ENTRY;
+/// Latches; entries share one when their numbers agree modulo this.
+const STRIPES: usize = 1024;
+
+/// The table.
+pub struct Hsit<P: Pool> {
+    pool: Arc<P>,
+    pages: Arc<Pages<P>>,
+    /// Byte of each segment's page in the pool; 0 where there is none.
+    segments: Box<[AtomicU64]>,
+    free: Arc<Mutex<FreeEntries>>,
+    stripes: Box<[CachePadded<Mutex<()>>]>,
+}
+
+#[derive(Default)]
+struct FreeEntries {
+    entries: Vec<u64>,
+    segments: u64,
+}
+
+/// The latches of one or more entries, held.
+pub struct Latched<'h> {
+    _guards: Vec<MutexGuard<'h, ()>>,
+}
+
+impl<P: Pool> Hsit<P> {
+    /// A table over the segments that the page table names; no entry is free until [`Hsit::set_free`].
+    pub fn open(pool: Arc<P>, pages: Arc<Pages<P>>, found: &[(u64, u64)]) -> Self {
+        let most = pool.len() / PAGE;
+        let segments: Box<[AtomicU64]> = (0..most).map(|_| AtomicU64::new(0)).collect();
+        let mut count = 0;
+        for (segment, page) in found {
+            segments[*segment as usize].store(page * PAGE, Ordering::Relaxed);
+            count = count.max(segment + 1);
+        }
+        let stripes = (0..STRIPES).map(|_| CachePadded::new(Mutex::new(()))).collect();
+        let free = Arc::new(Mutex::new(FreeEntries { entries: Vec::new(), segments: count }));
+        Hsit { pool, pages, segments, free, stripes }
+    }
+
+    /// Number of entries that segments exist for, counting those of missing segments below the last.
+    pub fn len(&self) -> u64 {
+        self.free.lock().segments * PER_PAGE
+    }
+
+    /// Bytes of the pool it takes.
+    pub fn pool_bytes(&self) -> u64 {
+        self.segments.iter().filter(|s| s.load(Ordering::Relaxed) != 0).count() as u64 * PAGE
+    }
+
+    /// Bytes of DRAM it takes.
+    pub fn memory_bytes(&self) -> u64 {
+        size_of_val(&*self.segments) as u64
+            + size_of_val(&*self.stripes) as u64
+            + self.free.lock().entries.capacity() as u64 * 8
+    }
+
+    /// Byte of the entry's word 0, or `None` for a number that no segment holds.
+    #[inline]
+    pub fn at(&self, entry: u64) -> Option<u64> {
+        let page = self.segments.get((entry / PER_PAGE) as usize)?.load(Ordering::Acquire);
+        (page != 0).then(|| page + entry % PER_PAGE * ENTRY)
+    }
+
+    fn must_at(&self, entry: u64) -> u64 {
+        // Numbers come from the index, which was checked against the segments when it was opened, and
+        // from `allocate`; segments never go away.
+        self.at(entry).unwrap_or_else(|| panic!("HSIT entry {entry} has no segment"))
+    }
+
+    /// Word 0.
+    #[inline]
+    pub fn word(&self, entry: u64) -> Word {
+        Word(self.pool.load(self.must_at(entry)))
+    }
+
+    /// Word 1.
+    #[inline]
+    pub fn aux(&self, entry: u64) -> Aux {
+        Aux(self.pool.load(self.must_at(entry) + 8))
+    }
+
+    /// Stores `word` in word 0 and starts its write-back. Under the latch.
+    #[track_caller]
+    pub fn publish(&self, entry: u64, word: Word) {
+        self.pool.publish(self.must_at(entry), word.0);
+    }
+
+    /// Stores word 0 without a write-back: only for *free* and *none*, which mean the same on media.
+    pub fn mark(&self, entry: u64, word: Word) {
+        debug_assert!(matches!(word.place(), Place::None | Place::Free));
+        self.pool.store(self.must_at(entry), word.0);
+    }
+
+    /// Makes the dirty `word` that was read durable on behalf of its writer, and clears the bit.
+    #[track_caller]
+    pub fn persist(&self, entry: u64, word: Word) -> Result<()> {
+        let at = self.must_at(entry);
+        self.pool.persist_word(at)?;
+        self.clear_dirty(entry, word);
+        Ok(())
+    }
+
+    /// Clears the dirty bit of `word`, which is durable, unless it was replaced meanwhile.
+    pub fn clear_dirty(&self, entry: u64, word: Word) {
+        // A failure means that another thread has cleared it or that a newer word is there.
+        let _ = self.pool.compare_exchange(self.must_at(entry), word.dirty().0, word.clean().0);
+    }
+
+    /// Replaces word 1 by what `f` makes of it.
+    pub fn update_aux(&self, entry: u64, f: impl Fn(Aux) -> Aux) -> Aux {
+        let at = self.must_at(entry) + 8;
+        let mut old = self.pool.load(at);
+        loop {
+            let new = f(Aux(old)).0;
+            if new == old {
+                return Aux(old);
+            }
+            match self.pool.compare_exchange(at, old, new) {
+                Ok(_) => return Aux(old),
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// Zeroes word 1 of every entry. When the store is opened.
+    pub fn reset_aux(&self, entry: u64) {
+        self.pool.store(self.must_at(entry) + 8, 0);
+    }
+
+    fn stripe(entry: u64) -> usize {
+        (entry % STRIPES as u64) as usize
+    }
+
+    /// Latches one entry.
+    pub fn latch(&self, entry: u64) -> MutexGuard<'_, ()> {
+        self.stripes[Self::stripe(entry)].lock()
+    }
+
+    /// Latches several entries, in an order that cannot deadlock.
+    pub fn latch_all(&self, entries: &[u64]) -> Latched<'_> {
+        let mut stripes: Vec<usize> = entries.iter().map(|e| Self::stripe(*e)).collect();
+        stripes.sort_unstable();
+        stripes.dedup();
+        Latched { _guards: stripes.into_iter().map(|s| self.stripes[s].lock()).collect() }
+    }
+
+    /// An entry for a new key, its word 0 *none*, on media too.
+    ///
+    /// # Errors
+    /// `NoSpace` if the pool has no page for more entries.
+    pub fn allocate(&self) -> Result<u64> {
+        let mut free = self.free.lock();
+        if let Some(entry) = free.entries.pop() {
+            drop(free);
+            self.mark(entry, Word::NONE);
+            self.pool.store(self.must_at(entry) + 8, 0);
+            return Ok(entry);
+        }
+        let segment = free.segments;
+        let page = self.pages.allocate(Purpose::Grow)?;
+        let mut stage = Stage::new(&*self.pool);
+        stage.write(page * PAGE, &[0; PAGE as usize]);
+        let drained = stage.drain();
+        self.pages.publish_kind(page, KIND_HSIT, segment, &drained);
+        self.pool.fence();
+        self.segments[segment as usize].store(page * PAGE, Ordering::Release);
+        free.segments = segment + 1;
+        let first = segment * PER_PAGE;
+        free.entries.extend((first + 1..first + PER_PAGE).rev());
+        Ok(first)
+    }
+
+    /// The entry's key has left the index, durably. It is given out again when every operation that is
+    /// running now has ended.
+    pub fn free_later(&self, entry: u64, guard: &crossbeam_epoch::Guard) {
+        let free = self.free.clone();
+        guard.defer(move || free.lock().entries.push(entry));
+    }
+
+    /// On open: the entries that no key names.
+    pub fn set_free(&self, entries: Vec<u64>) {
+        self.free.lock().entries = entries;
+    }
+}

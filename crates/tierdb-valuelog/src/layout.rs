@@ -1,0 +1,193 @@
+//! Where things are in the pool, and its header.
+//!
+//! ```text
+//! byte 0        4096                                              
+//! ├─────────────┼────────────┼──────────────┼───────────────────────────────┤
+//! │ header page │ page table │ ring 0 … n-1 │ pages: HSIT, leaves, blobs    │
+//! └─────────────┴────────────┴──────────────┴───────────────────────────────┘
+//!
+//! header:  0 magic   8 format u32, flags u32   16 store seed   24 pool length   32 chunk bytes
+//!         40 rings u32, flash directories u32  48 ring bytes   56 checksum of 0..56
+//!         64 head of the leaf chain            72 seqno limit
+//!        128 + 16 n: tail of ring n, commit slot of ring n
+//! ```
+//!
+//! * The words before 64 never change; those after are published one by one.
+//! * *seqno limit*: no seqno at or above it was ever given out. It is raised in steps before that.
+//! * *tail*: position (not offset) in the ring before which nothing is referred to.
+//! * *commit slot*: 0, or the offset of the redo record of a batch that is durable and being installed.
+//!
+//! Since format 1.
+
+use crate::config::Options;
+use crate::pages::PAGE;
+use tierdb_base::{Error, Result, TierRole, checksum, matches};
+use tierdb_pmem::{Pool, Stage};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"TIERVLOG");
+const FORMAT: u32 = 1;
+/// Byte of the head word of the leaf chain.
+pub const INDEX_HEAD: u64 = 64;
+/// Byte of the seqno limit.
+pub const SEQNO_LIMIT: u64 = 72;
+const RINGS: u64 = 128;
+
+/// The parts of a pool, from its header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Bytes of the pool.
+    pub pool_len: u64,
+    /// Bytes of a Value Storage chunk.
+    pub chunk_bytes: u64,
+    /// Number of rings.
+    pub rings: u32,
+    /// Bytes of a ring.
+    pub ring_bytes: u64,
+    /// Number of flash directories.
+    pub flash: u32,
+}
+
+impl Layout {
+    /// The layout for a new pool of `pool_len` bytes.
+    ///
+    /// # Errors
+    /// `Invalid` if the rings leave less than 16 pages for the index.
+    pub fn new(pool_len: u64, flash: usize, options: &Options) -> Result<Self> {
+        options.validate()?;
+        let layout = Layout {
+            pool_len,
+            chunk_bytes: options.chunk_bytes,
+            rings: options.rings,
+            ring_bytes: options.ring_bytes,
+            flash: flash as u32,
+        };
+        if layout.first_page() + 16 > pool_len / PAGE {
+            return Err(Error::invalid(format!(
+                "a fast tier of {pool_len} bytes is too small for {} write-buffer rings of {} bytes and an index: at \
+                 least {} bytes are needed",
+                options.rings,
+                options.ring_bytes,
+                (layout.first_page() + 16) * PAGE
+            )));
+        }
+        Ok(layout)
+    }
+
+    /// Byte of the page table.
+    pub fn page_table_at(&self) -> u64 {
+        PAGE
+    }
+
+    /// Byte of the first ring.
+    pub fn rings_at(&self) -> u64 {
+        // A word for each page of the pool is a little more than the managed pages need.
+        PAGE + (self.pool_len / PAGE * 8).next_multiple_of(PAGE)
+    }
+
+    /// Number of the first page that is handed out.
+    pub fn first_page(&self) -> u64 {
+        (self.rings_at() + u64::from(self.rings) * self.ring_bytes) / PAGE
+    }
+
+    /// Number of pages that are handed out.
+    pub fn pages(&self) -> u64 {
+        self.pool_len / PAGE - self.first_page()
+    }
+
+    /// Byte of the tail word of ring `ring`; its commit slot is the next word.
+    pub fn ring_words(ring: u32) -> u64 {
+        RINGS + u64::from(ring) * 16
+    }
+
+    /// Writes the header of a new pool, durable when this returns. Until the last step a crash leaves a
+    /// pool without a header, which is created again.
+    pub fn format<P: Pool>(&self, pool: &P, seed: u64) -> Result<()> {
+        let mut header = [0u8; 64];
+        header[0..8].copy_from_slice(&MAGIC.to_le_bytes());
+        header[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+        header[16..24].copy_from_slice(&seed.to_le_bytes());
+        header[24..32].copy_from_slice(&self.pool_len.to_le_bytes());
+        header[32..40].copy_from_slice(&self.chunk_bytes.to_le_bytes());
+        header[40..44].copy_from_slice(&self.rings.to_le_bytes());
+        header[44..48].copy_from_slice(&self.flash.to_le_bytes());
+        header[48..56].copy_from_slice(&self.ring_bytes.to_le_bytes());
+        let sum = checksum(seed, &header[..56]);
+        header[56..64].copy_from_slice(&sum.to_le_bytes());
+        let mut stage = Stage::new(pool);
+        stage.write(8, &header[8..]);
+        let drained = stage.drain();
+        drained.publish(0, MAGIC);
+        pool.fence();
+        pool.wait(pool.lsn())
+    }
+
+    /// Whether the pool has a header: if not, its creation did not finish.
+    pub fn is_formatted<P: Pool>(pool: &P) -> bool {
+        pool.load(0) == MAGIC
+    }
+
+    /// Reads and checks the header.
+    ///
+    /// # Errors
+    /// `NewerFormat`; `Corrupt` if any byte of it is not as written, or of another store.
+    pub fn open<P: Pool>(pool: &P, seed: u64) -> Result<Self> {
+        let mut header = [0u8; 64];
+        pool.read(0, &mut header)?;
+        let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().unwrap_or_default());
+        let half = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap_or_default());
+        let corrupt = |what: &str| Error::corrupt(TierRole::Fast, what, pool.place(0));
+        if word(0) != MAGIC {
+            return Err(corrupt("the pool has no valuelog header"));
+        }
+        if half(8) > FORMAT {
+            return Err(Error::NewerFormat { place: pool.place(8), found: half(8), newest: FORMAT });
+        }
+        if !matches(word(56), checksum(seed, &header[..56])) {
+            return Err(corrupt("the pool header's checksum is wrong"));
+        }
+        let layout = Layout {
+            pool_len: word(24),
+            chunk_bytes: word(32),
+            rings: half(40),
+            ring_bytes: word(48),
+            flash: half(44),
+        };
+        let sane = half(8) == FORMAT
+            && half(12) == 0
+            && word(16) == seed
+            && layout.pool_len == pool.len()
+            && layout.chunk_bytes.is_power_of_two()
+            && (16 << 10..=4 << 20).contains(&layout.chunk_bytes)
+            && (1..=64).contains(&layout.rings)
+            && layout.ring_bytes.is_multiple_of(PAGE)
+            && layout.ring_bytes >= 16 << 10
+            && layout.ring_bytes < layout.pool_len
+            && layout.first_page() < layout.pool_len / PAGE;
+        if sane { Ok(layout) } else { Err(corrupt("the pool header's fields are out of range")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tierdb_pmem::MappedPool;
+
+    #[test]
+    fn a_header_reads_back_and_damage_is_noticed() {
+        let pool = MappedPool::in_memory(1 << 20);
+        let options = Options { rings: 2, ring_bytes: 16 << 10, ..Options::for_pool(1 << 20, 1 << 20) };
+        let layout = Layout::new(1 << 20, 1, &options).expect("layout");
+        assert!(!Layout::is_formatted(&pool));
+        layout.format(&pool, 5).expect("format");
+        assert_eq!(Layout::open(&pool, 5).expect("open"), layout);
+        assert!(Layout::open(&pool, 6).is_err(), "another store's pool");
+        for byte in 0..64 {
+            let mut old = [0u8];
+            pool.read(byte, &mut old).expect("read");
+            pool.write(byte, &[old[0] ^ 4]);
+            assert!(Layout::open(&pool, 5).is_err(), "byte {byte}");
+            pool.write(byte, &old);
+        }
+        assert!(Layout::new(64 << 10, 1, &options).is_err(), "too small");
+    }
+}

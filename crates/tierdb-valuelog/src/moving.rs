@@ -1,0 +1,320 @@
+//! Moving records: from the write buffer to Value Storage (reclamation, PRISM §5.2), and within Value
+//! Storage (garbage collection §5.2, and scan ranges rewritten in key order §4.4).
+//!
+//! All three do the same: copy records to a new place, durably; then, under each entry's latch, publish
+//! the new word if the old one is still there; then drain; and only then give up the old place. A crash
+//! before a word is durable leaves the old record where the old word points.
+//!
+//! Readers and writers go on meanwhile, and are never waited for while a latch is held.
+
+use crate::core::{Core, Moving};
+use crate::record::{HEADER, Header};
+use crate::ring::Ring;
+use crate::storage::{Appender, Device, State, Stored};
+use crate::word::{Place, UNIT, Word};
+use std::sync::Arc;
+use tierdb_base::{Error, Result};
+use tierdb_device::{Cause, Dir};
+use tierdb_pmem::Pool;
+
+/// How much reclamation is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reclaim {
+    /// Whole groups, until the rings are well below the watermark.
+    Background,
+    /// Everything that is in the rings now.
+    All,
+}
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    /// Bytes of a ring at which reclamation starts.
+    pub fn watermark(&self) -> u64 {
+        self.layout.ring_bytes * u64::from(self.options.reclaim_pct) / 100
+    }
+
+    /// Moves live records out of the rings that are over the watermark, or with [`Reclaim::All`] out of all.
+    ///
+    /// # Errors
+    /// `NoSpace` if flash has no chunk for them: they stay where they are.
+    pub fn reclaim(&self, how: Reclaim) -> Result<()> {
+        let mut appender = self.reclaim.lock();
+        self.rings.mark_log();
+        for ring in self.rings.iter() {
+            if how == Reclaim::All || ring.head() - ring.tail() >= self.watermark() {
+                let done = self.reclaim_ring(ring, how, &mut appender);
+                appender.abandon();
+                done?;
+            }
+        }
+        self.rings.mark_log();
+        Ok(())
+    }
+
+    fn reclaim_ring(&self, ring: &Ring, how: Reclaim, appender: &mut Appender<D, Moving>) -> Result<()> {
+        let head = ring.head();
+        // Whoever appended a record before `head` has published its word after this.
+        self.clock.settled();
+        let target = match how {
+            Reclaim::All => head,
+            Reclaim::Background => head.saturating_sub(self.layout.ring_bytes / 4).max(ring.tail()),
+        };
+        let mut end = ring.tail();
+        let mut bytes = Vec::new();
+        self.rings.walk(ring, ring.tail(), target, |found| {
+            let place = Place::Ring(found.offset);
+            let next = found.at + found.header.stored_len();
+            let Some(word) = self.live_word(&found.header, place) else {
+                self.counters.absorbed_records.add(1);
+                end = next;
+                return Ok(());
+            };
+            bytes.resize(found.header.stored_len() as usize, 0);
+            self.pool.read(found.offset, &mut bytes)?;
+            if !found.header.verify(&bytes, self.seed) {
+                // Its word stays: reading the key says that it is damaged.
+                self.counters.damaged_records.add(1);
+                end = next;
+                return Ok(());
+            }
+            let entry = found.header.entry;
+            let mut moving = (entry, place);
+            loop {
+                match appender.add(&self.storage, &*self.pool, &bytes, word, moving) {
+                    Ok(None) => break,
+                    Ok(Some(back)) => {
+                        self.commit(appender)?;
+                        self.release_ring(ring, end);
+                        moving = back;
+                    }
+                    Err((back, error)) => {
+                        self.try_collect(error)?;
+                        moving = back;
+                    }
+                }
+            }
+            end = next;
+            Ok(())
+        })?;
+        // In the background a group that is not full waits for more, unless the ring is short of room.
+        if how == Reclaim::All || ring.head() - ring.tail() >= self.watermark() {
+            self.commit(appender)?;
+            self.release_ring(ring, target);
+        }
+        Ok(())
+    }
+
+    fn release_ring(&self, ring: &Ring, to: u64) {
+        let guard = crossbeam_epoch::pin();
+        self.rings.release(ring, to, &guard);
+        drop(guard);
+        self.work.settle_epochs();
+        self.work.made_space();
+    }
+
+    /// The word that makes the record at `place` live: its entry's, or one that a snapshot keeps.
+    fn live_word(&self, header: &Header, place: Place) -> Option<Word> {
+        self.hsit.at(header.entry)?;
+        let word = self.hsit.word(header.entry).clean();
+        let at_place = word.place() == place && header.is_coupled(header.entry, word.tag());
+        if at_place {
+            return Some(word);
+        }
+        self.versions.kept(header.entry, place)
+    }
+
+    /// Writes what `appender` holds and publishes the new words.
+    fn commit(&self, appender: &mut Appender<D, Moving>) -> Result<()> {
+        let stored = appender.commit(&self.latch)?;
+        self.counters.reclaimed_records.add(stored.len() as u64);
+        self.swing(stored);
+        Ok(())
+    }
+
+    /// Publishes the new words of records that were copied, where the old ones still stand, and drains
+    /// them. What nobody needs any more is released. Returns the places that were left.
+    fn swing(&self, stored: Vec<Stored<Moving>>) {
+        let guard = crossbeam_epoch::pin();
+        let mut left = Vec::with_capacity(stored.len());
+        for Stored { with: (entry, from), word: to } in stored {
+            let latched = self.hsit.latch(entry);
+            let now = self.hsit.word(entry);
+            if now.place() == from && now.tag() == to.tag() {
+                // A word that is not durable yet stays marked: its reader or writer makes the new one durable.
+                self.hsit.publish(entry, if now.is_dirty() { to.dirty() } else { to });
+                if let Some(slot) = self.hsit.aux(entry).slot() {
+                    self.cache.relocate(slot, entry, now.clean().0, to.0);
+                }
+                left.push(now.clean());
+            } else if self.versions.relocate(entry, from, to) {
+                left.push(to.moved_to(from));
+            } else {
+                self.storage.release(to, &guard);
+            }
+            drop(latched);
+        }
+        self.pool.fence();
+        for word in left {
+            self.storage.release(word, &guard);
+        }
+    }
+
+    /// After a failure to get a chunk: collects garbage, or fails with the same error if there is none.
+    pub fn try_collect(&self, error: Error) -> Result<()> {
+        let Error::NoSpace { tier: tierdb_base::TierRole::Flash, .. } = error else { return Err(error) };
+        for device in self.storage.devices() {
+            device.retry_growth();
+        }
+        self.work.settle_epochs();
+        if self.storage.has_space() {
+            return Ok(());
+        }
+        for device in self.storage.devices() {
+            while self.collect_one(device)? {
+                self.work.settle_epochs();
+                if device.has_space() {
+                    return Ok(());
+                }
+            }
+        }
+        Err(error)
+    }
+
+    /// Collects chunks of every device that is short of free ones.
+    pub fn collect_where_wanted(&self) -> Result<()> {
+        for device in self.storage.devices() {
+            while device.wants_gc(self.options.gc_free_pct) && self.collect_one(device)? {
+                self.work.settle_epochs();
+            }
+        }
+        Ok(())
+    }
+
+    /// Collects until no chunk has much garbage.
+    pub fn collect_all(&self) -> Result<()> {
+        for device in self.storage.devices() {
+            // Each chunk is looked at once at the most, however writers go on.
+            for _ in 0..device.chunks_in_file() {
+                if !self.collect_one(device)? {
+                    break;
+                }
+                self.work.settle_epochs();
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the live records out of the chunk that has the fewest. `false` if no chunk gains anything.
+    fn collect_one(&self, device: &Arc<Device<D>>) -> Result<bool> {
+        let _one_at_a_time = self.collect.lock();
+        let Some(victim) = device.victim() else { return Ok(false) };
+        let mut appender = Appender::collecting(device.clone());
+        let moved = self.empty_chunk(device, victim, &mut appender);
+        appender.abandon();
+        appender.seal();
+        moved?;
+        self.counters.collected_chunks.add(1);
+        Ok(true)
+    }
+
+    fn empty_chunk(
+        &self,
+        device: &Arc<Device<D>>,
+        victim: u32,
+        appender: &mut Appender<D, Moving>,
+    ) -> Result<()> {
+        let (granules, granule) = device.with_chunk(victim, |chunk| (chunk.live_granules(), chunk.granule()));
+        if granules.is_empty() {
+            return Ok(());
+        }
+        let chunk = device.read_chunk(victim, Cause::Gc)?;
+        let base = u64::from(victim) * self.layout.chunk_bytes;
+        let mut damaged = false;
+        for start in granules {
+            let Some((at, header)) = self.find_record(&chunk, start, granule) else {
+                damaged = true;
+                continue;
+            };
+            let place = Place::Flash(device.number(), base + at);
+            // A record that nobody points at any more is about to be released by who replaced it.
+            let Some(word) = self.live_word(&header, place) else { continue };
+            let record = &chunk[at as usize..at as usize + header.stored_len() as usize];
+            let mut moving = (header.entry, place);
+            while let Some(back) =
+                appender.add(&self.storage, &*self.pool, record, word, moving).map_err(|(_, error)| error)?
+            {
+                self.commit_collected(appender)?;
+                moving = back;
+            }
+            self.counters.collected_records.add(1);
+        }
+        self.commit_collected(appender)?;
+        if damaged {
+            self.counters.quarantined_chunks.add(1);
+            device.with_chunk(victim, |chunk| chunk.state = State::Quarantined);
+        }
+        Ok(())
+    }
+
+    fn commit_collected(&self, appender: &mut Appender<D, Moving>) -> Result<()> {
+        let stored = appender.commit(&self.latch)?;
+        self.swing(stored);
+        Ok(())
+    }
+
+    /// The live record that starts in the granule at `start` of a chunk: whole, and coupled with a word that
+    /// points at it or did so a moment ago.
+    fn find_record(&self, chunk: &[u8], start: u64, granule: u64) -> Option<(u64, Header)> {
+        (start..start + granule).step_by(UNIT as usize).find_map(|at| {
+            let bytes = chunk.get(at as usize..)?;
+            if bytes.len() < HEADER {
+                return None;
+            }
+            let header = Header::decode(bytes, self.seed)?;
+            let whole = header.stored_len() <= bytes.len() as u64 && header.verify(bytes, self.seed);
+            whole.then_some((at, header))
+        })
+    }
+
+    /// Writes the records of a scan range together in key order, as the cache gives them up, if they lie
+    /// scattered: then a later scan reads fewer blocks.
+    pub fn rewrite_range(&self, members: &[crate::cache::Member]) -> Result<()> {
+        let scattered = |words: &[Word]| {
+            let mut blocks: Vec<(u8, u64)> = words
+                .iter()
+                .filter_map(|word| match word.place() {
+                    Place::Flash(device, at) => Some((device, at / tierdb_device::BLOCK)),
+                    _ => None,
+                })
+                .collect();
+            blocks.sort_unstable();
+            blocks.dedup();
+            blocks.len() as u64
+        };
+        let words: Vec<Word> = members.iter().map(|m| Word(m.word)).collect();
+        let bytes: u64 = members.iter().map(|m| crate::record::stored_len(m.record.len())).sum();
+        if scattered(&words) < 2 * bytes.div_ceil(tierdb_device::BLOCK) || !self.storage.has_space() {
+            return Ok(());
+        }
+        let mut appender = Appender::new(Cause::Cache);
+        let mut padded = Vec::new();
+        for (member, word) in members.iter().zip(words) {
+            if self.hsit.word(member.entry).clean() != word {
+                continue;
+            }
+            padded.clear();
+            padded.extend_from_slice(&member.record);
+            padded.resize(crate::record::stored_len(member.record.len()) as usize, 0);
+            let mut moving = (member.entry, word.place());
+            while let Some(back) =
+                appender.add(&self.storage, &*self.pool, &padded, word, moving).map_err(|(_, error)| error)?
+            {
+                self.commit_collected(&mut appender)?;
+                moving = back;
+            }
+        }
+        self.commit_collected(&mut appender)?;
+        appender.seal();
+        self.counters.rewritten_ranges.add(1);
+        Ok(())
+    }
+}

@@ -1,0 +1,360 @@
+//! Creating a store, and opening one after anything (PRISM §5.5).
+//!
+//! There is no log to replay in the engine. What the pool holds is, at every moment, a store, but for:
+//! a batch whose commit slot is set, keys whose word is *none*, entries and pages that nothing names. Opening
+//! it finishes the first and clears the others away, and rebuilds what lives in DRAM. Each of these
+//! steps may be interrupted and done again.
+//!
+//! 1. Header, page table, leaf chain (search layer), HSIT segments.
+//! 2. Redo records that commit slots name are replayed; slots cleared.
+//! 3. Every (key, entry) of the index, in parallel: the entry is claimed, and its word looked at.
+//! 4. Every claimed entry's word: bitmaps of Value Storage, heads of rings, parts of long values.
+//! 5. Keys without a value leave the index; free lists are made.
+
+use crate::batch::decode_redo;
+use crate::cache::Cache;
+use crate::config::{Media, Options};
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::hsit::Hsit;
+use crate::index::Index;
+use crate::latency::Latencies;
+use crate::layout::{INDEX_HEAD, Layout, SEQNO_LIMIT};
+use crate::long::{LongValues, Parts};
+use crate::pages::{KIND_HSIT, PageUse, Pages};
+use crate::record::{HEADER, Header, Kind};
+use crate::ring::Rings;
+use crate::storage::{Appender, Storage};
+use crate::versions::Versions;
+use crate::word::{MAX_DEVICES, Place, Word};
+use crate::work::Work;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tierdb_base::{Error, Result, TierRole, checksum, matches};
+use tierdb_device::{Cause, Dir};
+use tierdb_pmem::Pool;
+use tierdb_sync::CommitClock;
+
+fn check_media<P: Pool, D: Dir>(media: &Media<P, D>) -> Result<()> {
+    if media.flash.is_empty() || media.flash.len() > MAX_DEVICES {
+        return Err(Error::invalid(format!(
+            "a store needs 1 to {MAX_DEVICES} flash directories, not {}",
+            media.flash.len()
+        )));
+    }
+    Ok(())
+}
+
+/// Makes an empty store. What a creation that was interrupted has left is made anew.
+pub fn create<P: Pool, D: Dir>(media: Media<P, D>, options: Options) -> Result<Core<P, D>> {
+    check_media(&media)?;
+    let layout = Layout::new(media.pool.len(), media.flash.len(), &options)?;
+    if Layout::is_formatted(&*media.pool) {
+        return Err(Error::invalid("the pool holds a store already: open it"));
+    }
+    let pool = media.pool.clone();
+    let storage = Storage::open(media.flash, layout.chunk_bytes, true)?;
+    let pages = Arc::new(Pages::format(
+        pool.clone(),
+        layout.page_table_at(),
+        layout.first_page(),
+        layout.pages(),
+        media.seed,
+    ));
+    let mut words = tierdb_pmem::Stage::new(&*pool);
+    words.write(64, &[0; 4096 - 64]);
+    let _drained = words.drain();
+    let index = Index::create(pool.clone(), pages.clone(), INDEX_HEAD)?;
+    let hsit = Hsit::open(pool.clone(), pages.clone(), &[]);
+    let ends = vec![(0, 0); layout.rings as usize];
+    let rings = Rings::new(pool.clone(), media.seed, &layout, &ends);
+    layout.format(&*pool, media.seed)?;
+    let core = Core {
+        cache: Cache::new(options.memory),
+        clock: CommitClock::new(0),
+        versions: Versions::new(),
+        long: LongValues::default(),
+        deleted: Mutex::new(VecDeque::new()),
+        reclaim: Mutex::new(Appender::new(Cause::Reclaim)),
+        collect: Mutex::new(()),
+        counters: Counters::default(),
+        latencies: Latencies::new(),
+        work: Work::new(options.background),
+        closed: AtomicBool::new(false),
+        seqno_limit: AtomicU64::new(0),
+        raising: Mutex::new(()),
+        ordered: Core::<P, D>::is_ordered(&pool),
+        seed: media.seed,
+        mode: media.mode,
+        latch: media.latch,
+        fast_meter: media.fast_meter,
+        layout,
+        options,
+        pool,
+        pages,
+        hsit,
+        index,
+        rings,
+        storage,
+    };
+    core.settle_memory();
+    Ok(core)
+}
+
+/// Opens a store after a close or a crash.
+pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result<Core<P, D>> {
+    check_media(&media)?;
+    let pool = media.pool.clone();
+    let layout = Layout::open(&*pool, media.seed)?;
+    options.chunk_bytes = layout.chunk_bytes;
+    options.rings = layout.rings;
+    options.ring_bytes = layout.ring_bytes;
+    options.validate()?;
+    if layout.flash as usize != media.flash.len() {
+        return Err(Error::invalid(format!(
+            "the store was created with {} flash directories, and {} are configured",
+            layout.flash,
+            media.flash.len()
+        )));
+    }
+    let storage = Storage::open(media.flash, layout.chunk_bytes, false)?;
+    let pages = Arc::new(Pages::open(
+        pool.clone(),
+        layout.page_table_at(),
+        layout.first_page(),
+        layout.pages(),
+        media.seed,
+    ));
+    let segments = find_segments(&*pool, &pages, &layout)?;
+    let (index, damage) = Index::open(pool.clone(), pages.clone(), INDEX_HEAD, options.recovery_threads)?;
+    let hsit = Hsit::open(pool.clone(), pages.clone(), &segments);
+    pages.settle();
+    let last = pool.load(SEQNO_LIMIT);
+    let ends: Vec<(u64, u64)> =
+        (0..layout.rings).map(|ring| pool.load(Layout::ring_words(ring))).map(|t| (t, t)).collect();
+    let mut core = Core {
+        cache: Cache::new(options.memory),
+        clock: CommitClock::new(last),
+        versions: Versions::new(),
+        long: LongValues::default(),
+        deleted: Mutex::new(VecDeque::new()),
+        reclaim: Mutex::new(Appender::new(Cause::Reclaim)),
+        collect: Mutex::new(()),
+        counters: Counters::default(),
+        latencies: Latencies::new(),
+        work: Work::new(options.background),
+        closed: AtomicBool::new(false),
+        seqno_limit: AtomicU64::new(last),
+        raising: Mutex::new(()),
+        ordered: Core::<P, D>::is_ordered(&pool),
+        rings: Rings::new(pool.clone(), media.seed, &layout, &ends),
+        seed: media.seed,
+        mode: media.mode,
+        latch: media.latch,
+        fast_meter: media.fast_meter,
+        layout,
+        options,
+        pool,
+        pages,
+        hsit,
+        index,
+        storage,
+    };
+    core.replay_batches()?;
+    let absent = core.claim_entries(!damage.is_empty())?;
+    for (key, entry) in absent {
+        let guard = crossbeam_epoch::pin();
+        core.index.remove(&key, entry)?;
+        core.pool.fence();
+        core.hsit.free_later(entry, &guard);
+    }
+    core.work.settle_epochs();
+    core.pool.fence();
+    core.pool.wait(core.pool.lsn())?;
+    core.settle_memory();
+    Ok(core)
+}
+
+/// The pages of the HSIT: (segment, page).
+fn find_segments<P: Pool>(pool: &P, pages: &Pages<P>, layout: &Layout) -> Result<Vec<(u64, u64)>> {
+    let mut segments = Vec::new();
+    for (page, usage) in pages.kinds() {
+        match usage {
+            PageUse::Used { kind: KIND_HSIT, info } => {
+                if info >= layout.pages() || !pages.claim(page) {
+                    return Err(damaged(pool, page, "a page of the HSIT names an impossible segment"));
+                }
+                segments.push((info, page));
+            }
+            PageUse::Damaged => {
+                return Err(damaged(pool, page, "the page table's word of this page is damaged"));
+            }
+            PageUse::Free | PageUse::Used { .. } => {}
+        }
+    }
+    segments.sort_unstable();
+    if let Some(twice) = segments.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        return Err(damaged(pool, twice[1].1, "two pages claim to be the same segment of the HSIT"));
+    }
+    Ok(segments)
+}
+
+fn damaged<P: Pool>(pool: &P, page: u64, what: &str) -> Error {
+    Error::corrupt(TierRole::Fast, what, pool.place(page * crate::pages::PAGE))
+}
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    /// Publishes the words of batches that were durable and not installed to the end.
+    fn replay_batches(&self) -> Result<()> {
+        for ring in 0..self.layout.rings {
+            let slot = Layout::ring_words(ring) + 8;
+            let at = self.pool.load(slot);
+            if at == 0 {
+                continue;
+            }
+            let corrupt = |what: &str| Error::corrupt(TierRole::Fast, what, self.pool.place(at));
+            let list = self.read_redo(at)?.ok_or_else(|| corrupt("the redo record of a batch is damaged"))?;
+            for (entry, word) in list {
+                if self.hsit.at(entry).is_none() {
+                    return Err(corrupt("the redo record of a batch names an entry that is not there"));
+                }
+                self.hsit.publish(entry, word.clean());
+            }
+            self.pool.fence();
+            self.pool.publish(slot, 0);
+            self.pool.fence();
+        }
+        Ok(())
+    }
+
+    fn read_redo(&self, at: u64) -> Result<Option<Vec<(u64, Word)>>> {
+        let first = self.layout.rings_at();
+        let end = self.layout.first_page() * crate::pages::PAGE;
+        if at < first || at + HEADER as u64 > end || !at.is_multiple_of(crate::word::UNIT) {
+            return Ok(None);
+        }
+        let room = self.layout.ring_bytes - (at - first) % self.layout.ring_bytes;
+        let mut head = [0u8; HEADER];
+        self.pool.read(at, &mut head)?;
+        let Some(header) = Header::decode(&head, self.seed).filter(|h| h.len() as u64 <= room) else {
+            return Ok(None);
+        };
+        let mut bytes = vec![0; header.len()];
+        self.pool.read(at, &mut bytes)?;
+        if !matches(header.checksum, checksum(self.seed, &bytes[8..])) {
+            return Ok(None);
+        }
+        match header.kind {
+            Kind::Redo => Ok(decode_redo(header.body(&bytes))),
+            Kind::RedoParts => {
+                Ok(self.read_long(&header, &bytes, Cause::Recovery)?.and_then(|list| decode_redo(&list)))
+            }
+            Kind::Value | Kind::Parts | Kind::Pad => Ok(None),
+        }
+    }
+
+    /// Steps 3 and 4. Returns the keys that have no value. Where the index is `damaged`, what no key names
+    /// may belong to one that is hidden: it is kept, for a repair to find.
+    fn claim_entries(&mut self, damaged: bool) -> Result<Vec<(Vec<u8>, u64)>> {
+        let entries = self.hsit.len();
+        let claimed: Box<[AtomicU64]> = (0..entries.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        let absent = Mutex::new(Vec::new());
+        let core = &*self;
+        let hidden = core.index.visit(core.options.recovery_threads, &|key, entry| {
+            let corrupt = |what: &str| {
+                Err(Error::corrupt(TierRole::Fast, what, core.pool.place(INDEX_HEAD)).with_key(key))
+            };
+            if core.hsit.at(entry).is_none() {
+                return corrupt("the index names an HSIT entry that is not there");
+            }
+            let bit = 1 << (entry % 64);
+            if claimed[(entry / 64) as usize].fetch_or(bit, Ordering::Relaxed) & bit != 0 {
+                return corrupt("two keys of the index name the same HSIT entry");
+            }
+            core.hsit.reset_aux(entry);
+            let word = core.hsit.word(entry);
+            match word.place() {
+                Place::None | Place::Free => absent.lock().push((key.to_vec(), entry)),
+                Place::Flash(number, at) => {
+                    if let Some(device) = core.storage.device(number) {
+                        device.note_class(at, word);
+                    }
+                }
+                Place::Ring(_) => {}
+            }
+            Ok(())
+        })?;
+        let absent = absent.into_inner();
+        let damaged = damaged || !hidden.is_empty();
+        let mut heads: Vec<(u64, u64)> = self.rings.iter().map(|ring| (ring.tail(), ring.tail())).collect();
+        let mut free = Vec::new();
+        for entry in 0..entries {
+            if self.hsit.at(entry).is_none() {
+                continue;
+            }
+            let word = self.hsit.word(entry);
+            if claimed[(entry / 64) as usize].load(Ordering::Relaxed) >> (entry % 64) & 1 == 0 && !damaged {
+                if word.place() != Place::None {
+                    // The key left the index, and the crash came before the word was forgotten.
+                    self.hsit.publish(entry, Word::NONE);
+                }
+                free.push(entry);
+                continue;
+            }
+            if word.is_dirty() {
+                self.hsit.clear_dirty(entry, word);
+            }
+            self.claim_word(entry, word.clean(), &mut heads)?;
+        }
+        for device in self.storage.devices() {
+            device.finish_claims();
+        }
+        // Entries are taken from the end: the lowest first.
+        free.reverse();
+        self.hsit.set_free(free);
+        self.rings = Rings::new(self.pool.clone(), self.seed, &self.layout, &heads);
+        Ok(absent)
+    }
+
+    /// Makes what `word` points at live. Damage is left for the read of the key to report.
+    fn claim_word(&self, entry: u64, word: Word, heads: &mut [(u64, u64)]) -> Result<()> {
+        match word.place() {
+            Place::None | Place::Free => return Ok(()),
+            Place::Ring(at) => {
+                let Some((header, _)) = self.read_ring(at, word, entry)? else { return Ok(()) };
+                let Some(ring) = self.rings.ring_of(at) else { return Ok(()) };
+                let (tail, head) = &mut heads[ring.number() as usize];
+                let end = ring.position_of(at, *tail, self.layout.ring_bytes) + header.stored_len();
+                *head = (*head).max(end);
+            }
+            Place::Flash(number, at) => {
+                let live = self.storage.device(number).is_some_and(|device| device.claim(at, word));
+                if !live {
+                    self.counters.damaged_records.add(1);
+                    return Ok(());
+                }
+            }
+        }
+        if word.is_large()
+            && let Some((header, bytes)) = self.read_record(word, entry, Cause::Recovery)?
+            && let Some(parts) = Parts::decode(header.body(&bytes), self.layout.chunk_bytes)
+        {
+            for (device, chunk) in &parts.list {
+                if !self.storage.device(*device).is_some_and(|d| d.claim_part(*chunk)) {
+                    self.counters.damaged_records.add(1);
+                }
+            }
+            self.long.note(entry, word.tag(), parts.list);
+        }
+        Ok(())
+    }
+
+    /// Gives the value cache what the rest of the memory budget leaves.
+    pub fn settle_memory(&self) {
+        let rest: u64 =
+            self.memory_parts().iter().filter(|(name, _)| *name != "value cache").map(|(_, b)| b).sum();
+        self.cache.set_capacity(self.options.memory.saturating_sub(rest));
+    }
+}

@@ -1,0 +1,336 @@
+//! The Persistent Write Buffer: append-only rings in the pool (PRISM §4.3).
+//!
+//! A writer appends to the ring it used last, so writers share no append point unless there are more
+//! of them than rings. Invariants:
+//!
+//! 1. Positions only grow; the offset of a position is its remainder by the ring's length.
+//! 2. Whoever appends holds the ring until its records are drained. So every record between tail and
+//!    head is whole on media after a crash, but for those of the last appender, to which nothing refers.
+//! 3. Bytes before `reusable` are referred to by no word, and no reader that saw such a word is left.
+//!    `tail` is durable before `reusable` passes it.
+
+use crate::layout::Layout;
+use crate::record::{HEADER, Header, Kind, header_bytes};
+use crate::word::UNIT;
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tierdb_base::Result;
+use tierdb_pmem::{Lsn, Pool};
+use tierdb_sync::thread_shard;
+
+/// All rings of a store.
+pub struct Rings<P: Pool> {
+    pool: Arc<P>,
+    seed: u64,
+    bytes: u64,
+    rings: Box<[Ring]>,
+}
+
+/// One ring.
+pub struct Ring {
+    number: u32,
+    at: u64,
+    append: Mutex<()>,
+    head: AtomicU64,
+    tail: AtomicU64,
+    reusable: Arc<AtomicU64>,
+    /// (position, LSN): whatever was logged for later positions has that LSN or a later one.
+    marks: Mutex<VecDeque<(u64, Lsn)>>,
+}
+
+/// Exclusive right to append to a ring.
+pub struct Appender<'r, P: Pool> {
+    rings: &'r Rings<P>,
+    ring: &'r Ring,
+    head: u64,
+    _lock: MutexGuard<'r, ()>,
+}
+
+/// A record found in a ring.
+pub struct Found {
+    /// Its position.
+    pub at: u64,
+    /// Its offset in the pool.
+    pub offset: u64,
+    /// Its header.
+    pub header: Header,
+}
+
+impl<P: Pool> Rings<P> {
+    /// The rings of a pool, with the tail (from the header) and head position of each.
+    pub fn new(pool: Arc<P>, seed: u64, layout: &Layout, ends: &[(u64, u64)]) -> Self {
+        let rings = (0..layout.rings)
+            .zip(ends)
+            .map(|(number, (tail, head))| Ring {
+                number,
+                at: layout.rings_at() + u64::from(number) * layout.ring_bytes,
+                append: Mutex::new(()),
+                head: AtomicU64::new(*head),
+                tail: AtomicU64::new(*tail),
+                reusable: Arc::new(AtomicU64::new(*tail)),
+                marks: Mutex::new(VecDeque::new()),
+            })
+            .collect();
+        let all = layout.rings_at()..layout.first_page() * crate::pages::PAGE;
+        pool.set_transient(all);
+        Rings { pool, seed, bytes: layout.ring_bytes, rings }
+    }
+
+    /// The rings.
+    pub fn iter(&self) -> impl Iterator<Item = &Ring> {
+        self.rings.iter()
+    }
+
+    /// Bytes of one ring.
+    pub fn ring_bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes in use in all rings.
+    pub fn used(&self) -> u64 {
+        self.rings.iter().map(|ring| ring.fill()).sum()
+    }
+
+    /// The ring this thread used last, or another that is free, or that one when none is.
+    pub fn lease(&self) -> Appender<'_, P> {
+        let first = thread_shard() % self.rings.len();
+        for i in 0..self.rings.len() {
+            let ring = &self.rings[(first + i) % self.rings.len()];
+            if let Some(lock) = ring.append.try_lock() {
+                return self.appender(ring, lock);
+            }
+        }
+        let ring = &self.rings[first];
+        self.appender(ring, ring.append.lock())
+    }
+
+    fn appender<'r>(&'r self, ring: &'r Ring, lock: MutexGuard<'r, ()>) -> Appender<'r, P> {
+        Appender { rings: self, ring, head: ring.head.load(Ordering::Relaxed), _lock: lock }
+    }
+
+    /// The ring that holds pool offset `offset`, if one does.
+    pub fn ring_of(&self, offset: u64) -> Option<&Ring> {
+        let first = self.rings.first()?;
+        let number = offset.checked_sub(first.at)? / self.bytes;
+        self.rings.get(number as usize)
+    }
+
+    /// The records from `from` to before `to`, oldest first. A stretch that is no record is skipped by
+    /// units until one is found again: damage in one record does not hide those behind it.
+    pub fn walk(
+        &self,
+        ring: &Ring,
+        from: u64,
+        to: u64,
+        mut each: impl FnMut(Found) -> Result<()>,
+    ) -> Result<()> {
+        let mut at = from;
+        while at < to {
+            let offset = ring.at + at % self.bytes;
+            let room = (self.bytes - at % self.bytes).min(to - at);
+            let mut bytes = [0u8; HEADER];
+            self.pool.read(offset, &mut bytes)?;
+            match Header::decode(&bytes, self.seed) {
+                Some(header) if header.stored_len() <= room => {
+                    let len = header.stored_len();
+                    if header.kind != Kind::Pad {
+                        each(Found { at, offset, header })?;
+                    }
+                    at += len;
+                }
+                _ => at += UNIT,
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes everything before `to` free: the tail durable now, its space reusable when no reader of
+    /// this moment is left. Nothing may refer to records before `to`, durably.
+    pub fn release(&self, ring: &Ring, to: u64, guard: &crossbeam_epoch::Guard) {
+        if to == ring.tail.load(Ordering::Relaxed) {
+            return;
+        }
+        self.pool.publish(Layout::ring_words(ring.number), to);
+        self.pool.fence();
+        ring.tail.store(to, Ordering::Release);
+        let reusable = ring.reusable.clone();
+        guard.defer(move || reusable.fetch_max(to, Ordering::AcqRel));
+        let mut marks = ring.marks.lock();
+        while marks.get(1).is_some_and(|(at, _)| *at <= to) {
+            marks.pop_front();
+        }
+    }
+
+    /// Notes, for every ring, the LSN from which on the log holds what is appended from now on, and tells
+    /// the pool from where it must keep its log.
+    pub fn mark_log(&self) {
+        let mut keep = Lsn::MAX;
+        for ring in &self.rings {
+            let lsn = self.pool.lsn();
+            let head = ring.head.load(Ordering::Acquire);
+            let tail = ring.tail.load(Ordering::Acquire);
+            let mut marks = ring.marks.lock();
+            if head == tail {
+                marks.clear();
+            }
+            if marks.back().is_none_or(|(at, _)| *at < head) {
+                marks.push_back((head, lsn));
+            }
+            let needed = match marks.front() {
+                Some((at, lsn)) if *at <= tail => *lsn,
+                Some(_) => 0,
+                None => lsn,
+            };
+            keep = keep.min(needed);
+        }
+        self.pool.keep_log_from(keep);
+    }
+}
+
+impl Ring {
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Position after the last record.
+    pub fn head(&self) -> u64 {
+        self.head.load(Ordering::Acquire)
+    }
+
+    /// Position of the oldest record that may be referred to.
+    pub fn tail(&self) -> u64 {
+        self.tail.load(Ordering::Acquire)
+    }
+
+    /// The position at or after `tail` of the record at pool offset `offset`, which lies in this ring.
+    pub fn position_of(&self, offset: u64, tail: u64, ring_bytes: u64) -> u64 {
+        tail + (offset - self.at + ring_bytes - tail % ring_bytes) % ring_bytes
+    }
+
+    /// Bytes that cannot be appended to now.
+    pub fn fill(&self) -> u64 {
+        self.head().saturating_sub(self.reusable.load(Ordering::Acquire))
+    }
+}
+
+impl<P: Pool> Appender<'_, P> {
+    /// Appends a stored record and starts its write-back; drained by [`Appender::drain`]. Returns its offset
+    /// in the pool, or `None` if the ring is full.
+    pub fn append(&mut self, record: &[u8]) -> Option<u64> {
+        let len = record.len() as u64;
+        let ring_bytes = self.rings.bytes;
+        let rest = ring_bytes - self.head % ring_bytes;
+        let pad = if len > rest { rest } else { 0 };
+        if self.head + pad + len - self.ring.reusable.load(Ordering::Acquire) > ring_bytes {
+            return None;
+        }
+        let pool = &self.rings.pool;
+        if pad > 0 {
+            // Only the header of the filler is written: its body is whatever was there.
+            let filler = header_bytes(self.rings.seed, Kind::Pad, 0, 0, 0, (pad as usize - HEADER) as u32);
+            let at = self.ring.at + self.head % ring_bytes;
+            pool.write(at, &filler);
+            pool.flush(at, HEADER as u64);
+            self.head += pad;
+        }
+        let at = self.ring.at + self.head % ring_bytes;
+        pool.write(at, record);
+        pool.flush(at, len);
+        self.head += len;
+        Some(at)
+    }
+
+    /// Waits until what was appended is on media (or ordered before all that follows), and shows it to
+    /// reclamation.
+    pub fn drain(&mut self) {
+        self.rings.pool.fence();
+        self.ring.head.store(self.head, Ordering::Release);
+    }
+
+    /// Byte of the ring's commit slot.
+    pub fn commit_slot(&self) -> u64 {
+        Layout::ring_words(self.ring.number) + 8
+    }
+
+    /// Fill of the ring, as if drained.
+    pub fn fill(&self) -> u64 {
+        self.head - self.ring.reusable.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Options;
+    use crate::record::encode;
+    use tierdb_pmem::MappedPool;
+
+    fn rings() -> Rings<MappedPool> {
+        let pool = Arc::new(MappedPool::in_memory(1 << 20));
+        let options = Options { rings: 1, ring_bytes: 16 << 10, ..Options::for_pool(1 << 20, 1 << 20) };
+        let layout = Layout::new(1 << 20, 1, &options).expect("layout");
+        Rings::new(pool, 3, &layout, &[(0, 0)])
+    }
+
+    #[test]
+    fn records_are_found_in_order_around_the_end_of_the_ring() {
+        let rings = rings();
+        let ring = &rings.rings[0];
+        let mut next = 0u64;
+        let mut expected = VecDeque::new();
+        for round in 0..200u64 {
+            let mut record = Vec::new();
+            encode(&mut record, 3, Kind::Value, round, round, b"key", &vec![7; (round * 37 % 900) as usize]);
+            let mut lease = rings.lease();
+            let appended = lease.append(&record).is_some();
+            lease.drain();
+            drop(lease);
+            if appended {
+                expected.push_back(round);
+            }
+            if !appended || round == 199 {
+                let (tail, head) = (ring.tail(), ring.head());
+                let mut seen = Vec::new();
+                rings
+                    .walk(ring, tail, head, |found| {
+                        seen.push(found.header.entry);
+                        Ok(())
+                    })
+                    .expect("walk");
+                assert_eq!(seen, expected.drain(..).collect::<Vec<_>>());
+                next += 1;
+                rings.release(ring, head, &crossbeam_epoch::pin());
+                while ring.fill() > 0 {
+                    crossbeam_epoch::pin().flush();
+                }
+            }
+        }
+        assert!(next > 3, "the ring went around");
+    }
+
+    #[test]
+    fn damage_hides_one_record_only() {
+        let rings = rings();
+        let ring = &rings.rings[0];
+        let mut offsets = Vec::new();
+        for entry in 0..3 {
+            let mut record = Vec::new();
+            encode(&mut record, 3, Kind::Value, entry, 1, b"key", &[1; 100]);
+            let mut lease = rings.lease();
+            offsets.push(lease.append(&record).expect("room"));
+            lease.drain();
+        }
+        rings.pool.write(offsets[1] + 24, &[0xff]);
+        let mut seen = Vec::new();
+        rings
+            .walk(ring, 0, ring.head(), |found| {
+                seen.push(found.header.entry);
+                Ok(())
+            })
+            .expect("walk");
+        assert_eq!(seen, [0, 2]);
+    }
+}

@@ -1,0 +1,121 @@
+//! What a store says about itself.
+
+use crate::core::Core;
+use crate::word::Place;
+use std::collections::HashSet;
+use tierdb_base::TierRole;
+use tierdb_device::{Cause, Dir, Meter};
+use tierdb_engine::{IoStats, Stats, TierStats};
+use tierdb_pmem::Pool;
+
+fn io_of(meter: &Meter) -> Vec<(&'static str, IoStats)> {
+    Cause::ALL
+        .iter()
+        .map(|cause| {
+            let counted = meter.get(*cause);
+            let io = IoStats {
+                reads: counted.reads,
+                read_bytes: counted.read_bytes,
+                writes: counted.writes,
+                written_bytes: counted.written_bytes,
+                syncs: counted.syncs,
+            };
+            (cause.name(), io)
+        })
+        .filter(|(_, io)| *io != IoStats::default())
+        .collect()
+}
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    /// Bytes of DRAM by part.
+    pub fn memory_parts(&self) -> Vec<(&'static str, u64)> {
+        let flash: u64 = self.storage.devices().iter().map(|device| device.memory_bytes()).sum();
+        // A logged pool is DRAM; of one that is memory itself, nothing is.
+        let pool = if self.ordered { self.rings.used() + self.pages.used() * crate::pages::PAGE } else { 0 };
+        vec![
+            ("pool image", pool),
+            ("index search layer", self.index.memory_bytes()),
+            ("hsit", self.hsit.memory_bytes()),
+            ("validity bitmaps", flash),
+            ("snapshot versions", self.versions.memory_bytes()),
+            ("long values", self.long.memory_bytes()),
+            ("reclaim buffer", self.reclaim.try_lock().map_or(self.layout.chunk_bytes, |a| a.memory_bytes())),
+            ("value cache", self.cache.memory_bytes()),
+        ]
+    }
+
+    /// Deleted keys that are still in the index.
+    fn keys_without_value(&self) -> u64 {
+        let deleted = self.deleted.lock();
+        let entries: HashSet<u64> = deleted.iter().map(|(_, entry)| *entry).collect();
+        entries.iter().filter(|entry| self.hsit.word(**entry).place() == Place::None).count() as u64
+    }
+
+    /// The store's statistics.
+    pub fn stats(&self) -> Stats {
+        let c = &self.counters;
+        let mut tiers = vec![TierStats {
+            role: TierRole::Fast,
+            path: self.pool.place(0).file.to_string(),
+            medium: self.pool.domain().to_string(),
+            capacity: self.pool.len(),
+            used: self.layout.first_page() * crate::pages::PAGE + self.pages.used() * crate::pages::PAGE,
+            parts: vec![
+                ("write buffer, used", self.rings.used()),
+                ("write buffer, capacity", self.rings.ring_bytes() * u64::from(self.layout.rings)),
+                ("key index", self.index.pool_bytes()),
+                ("hsit", self.hsit.pool_bytes()),
+            ],
+            io: io_of(&self.fast_meter),
+        }];
+        tiers.extend(self.storage.devices().iter().map(|device| {
+            let usage = device.usage();
+            TierStats {
+                role: TierRole::Flash,
+                path: device.name().to_string(),
+                medium: device.medium().to_owned(),
+                capacity: device.capacity(),
+                used: usage.used,
+                parts: vec![
+                    ("live records, about", usage.live),
+                    ("parts of long values", usage.parts),
+                    ("quarantined", usage.quarantined),
+                    ("file length", usage.file),
+                ],
+                io: io_of(device.meter()),
+            }
+        }));
+        Stats {
+            engine: "valuelog",
+            mode: self.mode.clone(),
+            keys: self.index.keys().saturating_sub(self.keys_without_value()),
+            memory: self.memory_parts(),
+            memory_budget: self.options.memory,
+            tiers,
+            cache: self.cache.stats(),
+            write_buffer_hits: c.ring_hits.get(),
+            user_bytes_written: c.user_bytes.get(),
+            operations: vec![
+                ("get", c.gets.get()),
+                ("put", c.puts.get()),
+                ("delete", c.deletes.get()),
+                ("batch", c.batches.get()),
+                ("cursor", c.cursors.get()),
+            ],
+            latencies: self.latencies.stats(),
+            stall_ns: c.stall_ns.get(),
+            counters: vec![
+                ("flash_reads", c.flash_reads.get()),
+                ("stalls", c.stalls.get()),
+                ("reclaimed_records", c.reclaimed_records.get()),
+                ("absorbed_records", c.absorbed_records.get()),
+                ("collected_chunks", c.collected_chunks.get()),
+                ("collected_records", c.collected_records.get()),
+                ("rewritten_ranges", c.rewritten_ranges.get()),
+                ("damaged_records", c.damaged_records.get()),
+                ("quarantined_chunks", c.quarantined_chunks.get()),
+            ],
+            poisoned: self.latch.check().err().map(|error| error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Appending records to chunks, a group at a time.
+
+use crate::storage::Storage;
+use crate::storage::chunk::State;
+use crate::storage::device::{Device, granule_of};
+use crate::word::{Place, Word};
+use std::sync::Arc;
+use tierdb_base::{FailureLatch, Result};
+use tierdb_device::{AlignedBuf, BLOCK, Cause, Dir};
+use tierdb_pmem::Pool;
+
+/// A chunk that is being filled.
+struct OpenChunk<D: Dir> {
+    device: Arc<Device<D>>,
+    number: u32,
+    /// Byte of the chunk at which the next group starts.
+    fill: u64,
+    granule: u64,
+}
+
+/// A record that is durable on flash, live, and to which no word points yet.
+#[derive(Debug)]
+pub struct Stored<T> {
+    /// What it was added with.
+    pub with: T,
+    /// The word that points at it.
+    pub word: Word,
+}
+
+/// Gathers records for one chunk and writes them as a group: whole blocks, written once, durable.
+///
+/// Keep one for each kind of work, so that values that are moved together stay together.
+pub struct Appender<D: Dir, T> {
+    only: Option<Arc<Device<D>>>,
+    open: Option<OpenChunk<D>>,
+    group: Vec<u8>,
+    pending: Vec<(u64, Stored<T>)>,
+    cause: Cause,
+    reserved: bool,
+}
+
+impl<D: Dir, T> Appender<D, T> {
+    /// An appender that has no chunk yet, and takes its chunks from idle devices.
+    pub fn new(cause: Cause) -> Self {
+        Appender { only: None, open: None, group: Vec::new(), pending: Vec::new(), cause, reserved: false }
+    }
+
+    /// An appender that stays on one device and may take the chunks kept for garbage collection.
+    pub fn collecting(device: Arc<Device<D>>) -> Self {
+        Appender { only: Some(device), reserved: true, ..Self::new(Cause::Gc) }
+    }
+
+    /// Bytes of DRAM it holds.
+    pub fn memory_bytes(&self) -> u64 {
+        self.group.capacity() as u64 + (self.pending.capacity() * size_of::<(u64, Stored<T>)>()) as u64
+    }
+
+    /// Adds the stored form of a record, whose word (wherever it points) is `word`. Gives `with` back if it does
+    /// not fit beside what is pending: commit that, publish its words, and add it again.
+    ///
+    /// # Errors
+    /// `NoSpace` if no chunk is to be had, and `with`.
+    pub fn add<P: Pool>(
+        &mut self,
+        storage: &Storage<D>,
+        pool: &P,
+        record: &[u8],
+        word: Word,
+        with: T,
+    ) -> Result<Option<T>, (T, tierdb_base::Error)> {
+        let len = record.len() as u64;
+        let granule = granule_of(word);
+        let fits = self.open.as_ref().is_some_and(|open| {
+            open.fill + self.group.len() as u64 + len <= storage.chunk_bytes() && open.granule <= granule
+        });
+        if !fits {
+            if !self.pending.is_empty() {
+                return Ok(Some(with));
+            }
+            self.seal();
+            let device = match &self.only {
+                Some(device) => device.clone(),
+                None => storage.pick().clone(),
+            };
+            match device.allocate(pool, State::Open, granule, self.reserved) {
+                Ok(number) => self.open = Some(OpenChunk { device, number, fill: 0, granule }),
+                Err(error) => return Err((with, error)),
+            }
+        }
+        if let Some(open) = &self.open {
+            let at = open.fill + self.group.len() as u64;
+            let place =
+                Place::Flash(open.device.number(), u64::from(open.number) * storage.chunk_bytes() + at);
+            self.pending.push((at, Stored { with, word: word.clean().moved_to(place) }));
+            self.group.extend_from_slice(record);
+        }
+        Ok(None)
+    }
+
+    /// Writes what is pending; when this returns it is durable and its bits are set.
+    ///
+    /// # Errors
+    /// The failure of the write, which sets `latch`; nothing was stored then.
+    pub fn commit(&mut self, latch: &FailureLatch) -> Result<Vec<Stored<T>>> {
+        let Some(open) = self.open.as_mut().filter(|_| !self.pending.is_empty()) else {
+            return Ok(Vec::new());
+        };
+        let group = AlignedBuf::from_bytes(&self.group)?;
+        let at = u64::from(open.number) * open.device.chunk_bytes() + open.fill;
+        if let Err(error) = latch.check().and_then(|()| open.device.write_durable(at, &group, self.cause)) {
+            self.abandon();
+            return Err(latch.set(error));
+        }
+        open.fill += (self.group.len() as u64).next_multiple_of(BLOCK);
+        self.group.clear();
+        let pending = std::mem::take(&mut self.pending);
+        open.device.with_chunk(open.number, |chunk| {
+            chunk.filled = open.fill;
+            for (at, stored) in &pending {
+                let fresh = chunk.set(*at, stored.word);
+                debug_assert!(fresh, "two records in one granule");
+            }
+        });
+        Ok(pending.into_iter().map(|(_, stored)| stored).collect())
+    }
+
+    /// Forgets what is pending.
+    pub fn abandon(&mut self) {
+        self.pending.clear();
+        self.group.clear();
+    }
+
+    /// Ends the open chunk, if there is one. Nothing may be pending.
+    pub fn seal(&mut self) {
+        if let Some(open) = self.open.take() {
+            Device::seal(&open.device, open.number, &crossbeam_epoch::pin());
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! A chunk as DRAM knows it: its state, and which of its records are live.
+
+use crate::word::{UNIT, Word};
+
+/// What a chunk is used for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// Nothing refers to it.
+    #[default]
+    Free,
+    /// An appender is filling it.
+    Open,
+    /// Filled; garbage collection may choose it.
+    Sealed,
+    /// Holds a part of one long value.
+    Part,
+    /// Holds bytes that did not check and that something refers to: kept as evidence, never collected.
+    Quarantined,
+}
+
+/// State, validity bitmap and counts of a chunk.
+///
+/// A bit stands for a granule: a power of two, at most the shortest record's length, so that no two
+/// records start in one granule. For records of 1 KiB this makes 64 bytes of bitmap for 512 KiB.
+#[derive(Default)]
+pub struct Chunk {
+    /// What it is used for.
+    pub state: State,
+    granule_shift: u8,
+    bits: Vec<u64>,
+    /// Live records.
+    pub live: u32,
+    /// Live records, and all that were ever written to it, in bytes as their length classes count them.
+    live_bytes: u64,
+    total_bytes: u64,
+    /// Least that the live records can take: for chunks that were filled before the store was opened.
+    least_bytes: u64,
+    /// Bytes that were written since it was opened.
+    pub filled: u64,
+}
+
+impl Chunk {
+    /// Makes a free chunk ready for records of at least `shortest` bytes.
+    pub fn open(&mut self, state: State, shortest: u64, chunk_bytes: u64) {
+        *self = Chunk { state, ..Chunk::default() };
+        self.set_granule(shortest, chunk_bytes);
+    }
+
+    /// Chooses the granule; only while no bit is set.
+    pub fn set_granule(&mut self, shortest: u64, chunk_bytes: u64) {
+        debug_assert_eq!(self.live, 0);
+        let shift = shortest.clamp(UNIT, chunk_bytes).ilog2();
+        self.granule_shift = shift as u8;
+        self.bits = vec![0; (chunk_bytes >> shift).div_ceil(64) as usize];
+    }
+
+    /// Bytes of a granule.
+    pub fn granule(&self) -> u64 {
+        1 << self.granule_shift
+    }
+
+    fn bit(&self, at: u64) -> (usize, u64) {
+        let granule = at >> self.granule_shift;
+        ((granule / 64) as usize, 1 << (granule % 64))
+    }
+
+    /// Marks the record at byte `at` of the chunk live. `false` if another is marked in its granule.
+    pub fn set(&mut self, at: u64, word: Word) -> bool {
+        let (index, bit) = self.bit(at);
+        let Some(bits) = self.bits.get_mut(index) else { return false };
+        if *bits & bit != 0 {
+            return false;
+        }
+        *bits |= bit;
+        self.live += 1;
+        self.live_bytes += class_bytes(word);
+        self.total_bytes += class_bytes(word);
+        self.least_bytes += word.min_len();
+        true
+    }
+
+    /// Marks the record at byte `at` of the chunk dead. `false` if it was not live.
+    pub fn clear(&mut self, at: u64, word: Word) -> bool {
+        let (index, bit) = self.bit(at);
+        let Some(bits) = self.bits.get_mut(index) else { return false };
+        if *bits & bit == 0 {
+            return false;
+        }
+        *bits &= !bit;
+        self.live -= 1;
+        self.live_bytes = self.live_bytes.saturating_sub(class_bytes(word));
+        true
+    }
+
+    /// On open, when the live records are known but not the dead ones: the most that can have been written.
+    pub fn estimate_total(&mut self, chunk_bytes: u64) {
+        if let Some(total) = (self.live_bytes * chunk_bytes).checked_div(self.least_bytes) {
+            self.total_bytes = total.max(self.live_bytes);
+        }
+    }
+
+    /// About how many bytes its live records take. Exact lengths are on flash only; their classes tell the
+    /// live share of what was written.
+    pub fn live_estimate(&self) -> u64 {
+        (self.live_bytes * self.filled).checked_div(self.total_bytes).unwrap_or(0)
+    }
+
+    /// The first byte of every granule in which a live record starts.
+    pub fn live_granules(&self) -> Vec<u64> {
+        let mut out = Vec::with_capacity(self.live as usize);
+        for (index, bits) in self.bits.iter().enumerate() {
+            let mut rest = *bits;
+            while rest != 0 {
+                let granule = index as u64 * 64 + u64::from(rest.trailing_zeros());
+                out.push(granule << self.granule_shift);
+                rest &= rest - 1;
+            }
+        }
+        out
+    }
+
+    /// Bytes of DRAM it takes beyond its own size.
+    pub fn memory_bytes(&self) -> u64 {
+        self.bits.capacity() as u64 * 8
+    }
+}
+
+/// What a record counts for: the most its length class allows, the same on setting and clearing.
+fn class_bytes(word: Word) -> u64 {
+    if word.is_large() { 8 << 10 } else { word.max_len(u64::MAX) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::word::Place;
+
+    #[test]
+    fn bits_are_set_and_cleared_by_place() {
+        let mut chunk = Chunk::default();
+        chunk.open(State::Open, 1100, 512 << 10);
+        assert_eq!(chunk.granule(), 1024);
+        let word = Word::new(Place::Flash(0, 0), 1, 1100, false);
+        assert!(chunk.set(64, word) && chunk.set(1184, word));
+        assert!(!chunk.set(64, word), "already live");
+        assert_eq!((chunk.live, chunk.live_granules()), (2, vec![0, 1024]));
+        assert!(chunk.clear(64, word) && !chunk.clear(64, word));
+        assert!(!chunk.clear(1 << 30, word), "outside");
+        assert_eq!(chunk.live, 1);
+    }
+}

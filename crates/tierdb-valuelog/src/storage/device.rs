@@ -1,0 +1,453 @@
+//! One flash directory: its file, its chunks, and who may have one.
+
+use crate::config::FlashTier;
+use crate::record::{HEADER, Header};
+use crate::storage::chunk::{Chunk, State};
+use crate::word::Word;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tierdb_base::{Error, Location, Result, TierRole};
+use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Dir, Meter, Metered, OpenMode};
+use tierdb_pmem::Pool;
+use tierdb_sync::Table;
+
+const FILE: &str = "values";
+/// Chunks by which the file grows at least.
+const GROWTH: u64 = 64;
+
+/// A flash directory of a store.
+pub struct Device<D: Dir> {
+    file: Metered<D::File>,
+    name: Arc<str>,
+    number: u8,
+    chunk_bytes: u64,
+    capacity: u64,
+    meter: Meter,
+    medium: String,
+    chunks: Table<Mutex<Chunk>>,
+    space: Mutex<Space>,
+    /// Writes that have been started and not finished.
+    pub writes_in_flight: AtomicU32,
+}
+
+/// Chunks that nobody uses.
+#[derive(Default)]
+struct Space {
+    /// Free ones inside the file.
+    free: Vec<u32>,
+    /// Chunks that the file has.
+    end: u32,
+    /// Set when the file system refused to grow the file: the length at which it did.
+    refused_at: Option<u32>,
+}
+
+/// How a device's space is used, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// The file's length.
+    pub file: u64,
+    /// Chunks in use.
+    pub used: u64,
+    /// Live records, by length class.
+    pub live: u64,
+    /// Parts of long values.
+    pub parts: u64,
+    /// Chunks kept because of damage.
+    pub quarantined: u64,
+}
+
+impl<D: Dir> Device<D> {
+    /// Opens, or creates, the directory's file. Chunks are all free until [`Device::claim`]ed.
+    pub fn open(tier: FlashTier<D>, number: u8, chunk_bytes: u64, create: bool) -> Result<Self> {
+        let medium = match &tier.emulation {
+            Some(emulation) => format!("block device, EMULATED {}", emulation.name),
+            None => "block device".into(),
+        };
+        let exists = tier.dir.list()?.iter().any(|name| name == FILE);
+        let file = match (exists, create) {
+            (true, _) => tier.dir.open(FILE, OpenMode::Existing)?,
+            (false, true) => {
+                let file = tier.dir.open(FILE, OpenMode::CreateNew)?;
+                file.sync()?;
+                tier.dir.sync()?;
+                file
+            }
+            (false, false) => {
+                return Err(Error::corrupt(
+                    TierRole::Flash,
+                    "the file of values is missing",
+                    Location::new(format!("{}/{FILE}", tier.dir.name()), 0),
+                ));
+            }
+        };
+        let end = (file.len()? / chunk_bytes).min(tier.capacity / chunk_bytes) as u32;
+        let capacity = tier.capacity / chunk_bytes * chunk_bytes;
+        if capacity < 2 * chunk_bytes {
+            return Err(Error::invalid(format!(
+                "a flash tier of {} bytes is too small: it must hold two chunks of {chunk_bytes} bytes",
+                tier.capacity
+            )));
+        }
+        Ok(Device {
+            name: file.name(),
+            file: Metered::new(file, tier.meter.clone(), tier.emulation),
+            number,
+            chunk_bytes,
+            capacity,
+            meter: tier.meter,
+            medium,
+            chunks: Table::new(),
+            space: Mutex::new(Space { free: Vec::new(), end, refused_at: None }),
+            writes_in_flight: AtomicU32::new(0),
+        })
+    }
+
+    /// Its number in words.
+    pub fn number(&self) -> u8 {
+        self.number
+    }
+
+    /// The file's path.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Its I/O by cause.
+    pub fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    /// What it is, in words.
+    pub fn medium(&self) -> &str {
+        &self.medium
+    }
+
+    /// Most bytes the store may use.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Bytes of a chunk.
+    pub fn chunk_bytes(&self) -> u64 {
+        self.chunk_bytes
+    }
+
+    /// A place in its file.
+    pub fn place(&self, at: u64) -> Location {
+        Location::new(self.name.clone(), at)
+    }
+
+    /// Chunks in its file.
+    pub fn chunks_in_file(&self) -> u32 {
+        self.space.lock().end
+    }
+
+    fn capacity_chunks(&self) -> u64 {
+        self.capacity / self.chunk_bytes
+    }
+
+    /// Chunks kept back for garbage collection.
+    fn reserve(&self) -> u64 {
+        if self.capacity_chunks() >= 6 { 2 } else { 1 }
+    }
+
+    /// Chunks that could be given out: free ones and those the file can grow by.
+    pub fn available(&self) -> u64 {
+        let space = self.space.lock();
+        space.free.len() as u64 + self.growable(&space)
+    }
+
+    fn growable(&self, space: &Space) -> u64 {
+        if space.refused_at.is_some() {
+            0
+        } else {
+            self.capacity_chunks().saturating_sub(u64::from(space.end))
+        }
+    }
+
+    /// Whether a chunk can be given out for ordinary writes.
+    pub fn has_space(&self) -> bool {
+        self.available() > self.reserve()
+    }
+
+    /// Whether less than `pct` percent of it is free, or less than four chunks.
+    pub fn wants_gc(&self, pct: u8) -> bool {
+        let available = self.available();
+        available * 100 < self.capacity_chunks() * u64::from(pct) || available <= self.reserve() + 1
+    }
+
+    /// Gives out a free chunk, in state `state`. `reserved` may take the last ones.
+    ///
+    /// # Errors
+    /// `NoSpace`; the failure of growing the file or of making the pool's words durable.
+    pub fn allocate<P: Pool>(&self, pool: &P, state: State, shortest: u64, reserved: bool) -> Result<u32> {
+        let chunk = {
+            let mut space = self.space.lock();
+            let kept = if reserved { 0 } else { self.reserve() };
+            if space.free.len() as u64 + self.growable(&space) <= kept {
+                return Err(self.no_space(&space));
+            }
+            match space.free.pop() {
+                Some(chunk) => chunk,
+                None => {
+                    self.grow(&mut space)?;
+                    space.free.pop().ok_or_else(|| self.no_space(&space))?
+                }
+            }
+        };
+        // Whatever pointed into it must be gone from media before it is overwritten.
+        pool.fence();
+        if let Err(error) = pool.wait(pool.lsn()) {
+            self.space.lock().free.push(chunk);
+            return Err(error);
+        }
+        self.chunks.get(u64::from(chunk)).lock().open(state, shortest, self.chunk_bytes);
+        Ok(chunk)
+    }
+
+    fn no_space(&self, space: &Space) -> Error {
+        Error::NoSpace {
+            tier: TierRole::Flash,
+            place: self.name.to_string(),
+            used: (u64::from(space.end) - space.free.len() as u64) * self.chunk_bytes,
+            capacity: self.capacity,
+        }
+    }
+
+    fn grow(&self, space: &mut Space) -> Result<()> {
+        let old = u64::from(space.end);
+        let step = GROWTH.max(old / 8).min(self.capacity_chunks().div_ceil(8)).max(1);
+        let new = (old + step).min(self.capacity_chunks());
+        let file = self.file.file();
+        match file.set_len(new * self.chunk_bytes).and_then(|()| self.file.sync(Cause::Reclaim)) {
+            Ok(()) => {}
+            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::StorageFull => {
+                // The file system is full: live with what there is until something is freed.
+                space.refused_at = Some(space.end);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+        space.end = new as u32;
+        space.free.extend((old as u32..new as u32).rev());
+        Ok(())
+    }
+
+    /// Asks the file system again after it had refused to grow the file.
+    pub fn retry_growth(&self) {
+        self.space.lock().refused_at = None;
+    }
+
+    /// Runs `f` on a chunk's state.
+    pub fn with_chunk<T>(&self, chunk: u32, f: impl FnOnce(&mut Chunk) -> T) -> T {
+        f(&mut self.chunks.get(u64::from(chunk)).lock())
+    }
+
+    /// Chunk number, and byte in it, of byte `at` of the file.
+    pub fn chunk_of(&self, at: u64) -> (u32, u64) {
+        ((at / self.chunk_bytes) as u32, at % self.chunk_bytes)
+    }
+
+    /// The record at byte `at` is no longer referred to; the last one of a chunk frees it.
+    pub fn release(this: &Arc<Self>, at: u64, word: Word, guard: &crossbeam_epoch::Guard) {
+        let (number, offset) = this.chunk_of(at);
+        let emptied = this.with_chunk(number, |chunk| {
+            chunk.clear(offset, word) && chunk.live == 0 && chunk.state == State::Sealed && {
+                chunk.state = State::Free;
+                true
+            }
+        });
+        if emptied {
+            Self::free_later(this, number, guard);
+        }
+    }
+
+    /// The chunk that held a part of a long value is no longer referred to.
+    pub fn release_part(this: &Arc<Self>, number: u32, guard: &crossbeam_epoch::Guard) {
+        let was_part = this.with_chunk(number, |chunk| {
+            chunk.state == State::Part && {
+                chunk.state = State::Free;
+                true
+            }
+        });
+        if was_part {
+            Self::free_later(this, number, guard);
+        }
+    }
+
+    /// An appender has finished with the chunk.
+    pub fn seal(this: &Arc<Self>, number: u32, guard: &crossbeam_epoch::Guard) {
+        let emptied = this.with_chunk(number, |chunk| {
+            chunk.state = if chunk.live == 0 { State::Free } else { State::Sealed };
+            chunk.live == 0
+        });
+        if emptied {
+            Self::free_later(this, number, guard);
+        }
+    }
+
+    fn free_later(this: &Arc<Self>, number: u32, guard: &crossbeam_epoch::Guard) {
+        let device = this.clone();
+        guard.defer(move || device.space.lock().free.push(number));
+    }
+
+    /// On open: a word points at the record at byte `at`. `false` if it cannot.
+    /// Every such word was [noted](Device::note_class) before.
+    pub fn claim(&self, at: u64, word: Word) -> bool {
+        let (number, offset) = self.chunk_of(at);
+        number < self.chunks_in_file()
+            && self.with_chunk(number, |chunk| chunk.state == State::Sealed && chunk.set(offset, word))
+    }
+
+    /// On open, before any claim: a word points at the record at byte `at`, so the chunk is in use, with
+    /// granules that suit the record.
+    pub fn note_class(&self, at: u64, word: Word) {
+        let (number, _) = self.chunk_of(at);
+        if number < self.chunks_in_file() {
+            self.with_chunk(number, |chunk| {
+                if chunk.state == State::Free || chunk.granule() > granule_of(word) {
+                    chunk.open(State::Sealed, granule_of(word), self.chunk_bytes);
+                    chunk.filled = self.chunk_bytes;
+                }
+            });
+        }
+    }
+
+    /// On open: the chunk holds a part of a long value. `false` if it cannot.
+    pub fn claim_part(&self, number: u32) -> bool {
+        number < self.chunks_in_file()
+            && self.with_chunk(number, |chunk| {
+                chunk.state == State::Free && {
+                    chunk.open(State::Part, self.chunk_bytes, self.chunk_bytes);
+                    true
+                }
+            })
+    }
+
+    /// On open, last: every chunk that was not claimed is free.
+    pub fn finish_claims(&self) {
+        let mut space = self.space.lock();
+        let end = space.end;
+        space.free = (0..end)
+            .rev()
+            .filter(|n| {
+                self.with_chunk(*n, |chunk| {
+                    chunk.estimate_total(self.chunk_bytes);
+                    chunk.state == State::Free
+                })
+            })
+            .collect();
+    }
+
+    /// Reads the record that `word` says is at byte `at`, or the bytes where one should be; the caller
+    /// checks them. The header is checked here, since it says how much to read.
+    pub fn read_record(
+        &self,
+        at: u64,
+        word: Word,
+        seed: u64,
+        cause: Cause,
+    ) -> Result<Option<(Header, Vec<u8>)>> {
+        let (number, offset) = self.chunk_of(at);
+        if number >= self.chunks_in_file() {
+            return Ok(None);
+        }
+        let room = self.chunk_bytes - offset;
+        let first = word.max_len(self.chunk_bytes).min(room).min(16 << 10);
+        let (start, buf) = self.read_span(at, first, cause)?;
+        let bytes = &buf[(at - start) as usize..];
+        let Some(header) = Header::decode(bytes, seed) else { return Ok(None) };
+        let len = header.len();
+        if len as u64 > room {
+            return Ok(None);
+        }
+        if len <= bytes.len() {
+            return Ok(Some((header, bytes[..len].to_vec())));
+        }
+        let (start, buf) = self.read_span(at, len as u64, cause)?;
+        let from = (at - start) as usize;
+        Ok(Some((header, buf[from..from + len].to_vec())))
+    }
+
+    /// Reads at least `len` bytes from byte `at`: the whole blocks that hold them, and where those start.
+    pub fn read_span(&self, at: u64, len: u64, cause: Cause) -> Result<(u64, AlignedBuf)> {
+        let start = at / BLOCK * BLOCK;
+        let end = (at + len).next_multiple_of(BLOCK);
+        let mut buf = AlignedBuf::zeroed((end - start) as usize)?;
+        self.file.read(start, &mut buf, cause)?;
+        Ok((start, buf))
+    }
+
+    /// Reads a whole chunk.
+    pub fn read_chunk(&self, number: u32, cause: Cause) -> Result<AlignedBuf> {
+        let mut buf = AlignedBuf::zeroed(self.chunk_bytes as usize)?;
+        self.file.read(u64::from(number) * self.chunk_bytes, &mut buf, cause)?;
+        Ok(buf)
+    }
+
+    /// Writes whole blocks at byte `at`, durably.
+    #[track_caller]
+    pub fn write_durable(&self, at: u64, buf: &AlignedBuf, cause: Cause) -> Result<()> {
+        self.writes_in_flight.fetch_add(1, Ordering::Relaxed);
+        let written = self.file.write_durable(at, buf, cause);
+        self.writes_in_flight.fetch_sub(1, Ordering::Relaxed);
+        written
+    }
+
+    /// The sealed chunk with the fewest live bytes, if collecting it gains anything.
+    pub fn victim(&self) -> Option<u32> {
+        let end = self.chunks_in_file();
+        let mut best: Option<(u64, u32)> = None;
+        for number in 0..end {
+            let Some(chunk) = self.chunks.existing(u64::from(number)) else { continue };
+            let chunk = chunk.lock();
+            if chunk.state != State::Sealed {
+                continue;
+            }
+            let live = chunk.live_estimate();
+            if best.is_none_or(|(fewest, _)| live < fewest) {
+                best = Some((live, number));
+            }
+        }
+        // A chunk that is full but for a sixteenth gains less than it costs.
+        best.filter(|(live, _)| *live < self.chunk_bytes - self.chunk_bytes / 16).map(|(_, number)| number)
+    }
+
+    /// How its space is used.
+    pub fn usage(&self) -> Usage {
+        let (end, free) = {
+            let space = self.space.lock();
+            (space.end, space.free.len() as u64)
+        };
+        let mut usage = Usage {
+            file: u64::from(end) * self.chunk_bytes,
+            used: (u64::from(end) - free) * self.chunk_bytes,
+            ..Usage::default()
+        };
+        for number in 0..end {
+            let Some(chunk) = self.chunks.existing(u64::from(number)) else { continue };
+            let chunk = chunk.lock();
+            match chunk.state {
+                State::Part => usage.parts += self.chunk_bytes,
+                State::Quarantined => usage.quarantined += self.chunk_bytes,
+                _ => usage.live += chunk.live_estimate(),
+            }
+        }
+        usage
+    }
+
+    /// Bytes of DRAM that its tables take.
+    pub fn memory_bytes(&self) -> u64 {
+        let bitmaps: u64 = (0..self.chunks_in_file())
+            .filter_map(|n| self.chunks.existing(u64::from(n)))
+            .map(|chunk| chunk.lock().memory_bytes())
+            .sum();
+        self.chunks.memory_bytes() + bitmaps + self.space.lock().free.capacity() as u64 * 4
+    }
+}
+
+/// The granule that suits every record of the word's length class.
+pub(super) fn granule_of(word: Word) -> u64 {
+    1 << word.min_len().max(HEADER as u64).ilog2()
+}

@@ -1,0 +1,272 @@
+//! Checking everything that is stored, while the store is in use; and salvage of one that cannot be opened.
+
+use crate::config::Media;
+use crate::core::Core;
+use crate::layout::Layout;
+use crate::long::Parts;
+use crate::record::{HEADER, Header, Kind};
+use crate::storage::Storage;
+use crate::word::{Place, UNIT, Word};
+use std::ops::Bound;
+use tierdb_base::{Result, Seqno};
+use tierdb_device::{Cause, Dir};
+use tierdb_engine::{Damage, VerifyReport};
+use tierdb_pmem::Pool;
+
+/// Keys that are looked at between two looks at the index.
+const BATCH: usize = 256;
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    /// Checks the index, and for every key its pointer, its record's checksum and that both agree.
+    pub fn verify(&self) -> Result<VerifyReport> {
+        let mut report = VerifyReport { damage: self.index.verify(), ..VerifyReport::default() };
+        let mut from: Option<Vec<u8>> = None;
+        loop {
+            let start = from.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let mut keys = Vec::with_capacity(BATCH);
+            let scanned = self.index.scan(start, false, BATCH, &mut keys);
+            if scanned.is_err() {
+                // The index's own damage is in the report already; behind it no key can be found.
+                return Ok(report);
+            }
+            let Some((last, _)) = keys.last() else { return Ok(report) };
+            from = Some(last.clone());
+            for (key, entry) in keys {
+                self.verify_key(&key, entry, &mut report);
+            }
+        }
+    }
+
+    fn verify_key(&self, key: &[u8], entry: u64, report: &mut VerifyReport) {
+        let damage = |what: String, place| Damage {
+            what,
+            place: Some(place),
+            first_key: Some(key.to_vec()),
+            last_key: Some(key.to_vec()),
+        };
+        loop {
+            let guard = crossbeam_epoch::pin();
+            let Some(at) = self.hsit.at(entry) else {
+                let what = format!("the index names HSIT entry {entry}, which is not there");
+                report.damage.push(damage(what, self.pool.place(0)));
+                return;
+            };
+            let word = match self.settled_word(entry) {
+                Ok(word) => word,
+                Err(error) => {
+                    report.damage.push(damage(error.to_string(), self.pool.place(at)));
+                    return;
+                }
+            };
+            if matches!(word.place(), Place::None | Place::Free) {
+                return;
+            }
+            let read = match word.place() {
+                Place::Ring(_) => {
+                    let read = self.read_record(word, entry, Cause::Verify);
+                    drop(guard);
+                    read
+                }
+                _ => {
+                    drop(guard);
+                    self.read_record(word, entry, Cause::Verify)
+                }
+            };
+            let whole = read.and_then(|read| match read {
+                Some((header, bytes)) if header.key(&bytes) == key => {
+                    let len = bytes.len() as u64;
+                    if header.kind == Kind::Parts {
+                        Ok(self
+                            .read_long(&header, &bytes, Cause::Verify)?
+                            .map(|value| len + value.len() as u64))
+                    } else {
+                        Ok(Some(len))
+                    }
+                }
+                _ => Ok(None),
+            });
+            let (what, place) = match whole {
+                Ok(Some(bytes)) => {
+                    report.keys_checked += 1;
+                    report.bytes_checked += bytes;
+                    return;
+                }
+                // Written again, or moved, while it was checked.
+                Ok(None) if self.hsit.word(entry).clean() != word => continue,
+                Ok(None) => (
+                    "the record is damaged, or is not the one its pointer names".to_owned(),
+                    self.place_of(word),
+                ),
+                Err(error) => (error.to_string(), self.place_of(word)),
+            };
+            report.damage.push(damage(what, place));
+            return;
+        }
+    }
+
+    fn place_of(&self, word: Word) -> tierdb_base::Location {
+        match word.place() {
+            Place::Flash(number, at) => {
+                self.storage.device(number).map_or_else(|| self.pool.place(0), |device| device.place(at))
+            }
+            Place::Ring(at) => self.pool.place(at),
+            Place::None | Place::Free => self.pool.place(0),
+        }
+    }
+}
+
+/// A record found without the index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Salvaged {
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value.
+    pub value: Vec<u8>,
+    /// Order of its write.
+    pub seqno: Seqno,
+    /// Whether an HSIT entry points at the record: then it is the key's value. If not, it may be one that
+    /// was overwritten or deleted.
+    pub sure: bool,
+}
+
+/// What a salvage has looked at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SalvageReport {
+    /// Whole records found.
+    pub records: u64,
+    /// Those that an HSIT entry points at.
+    pub sure: u64,
+    /// Long values of which a part is damaged or overwritten.
+    pub incomplete: u64,
+    /// Blocks that could not be read.
+    pub unreadable: u64,
+}
+
+/// Finds records by themselves, for a store whose index is lost: every whole record of the write buffer and
+/// of Value Storage is given to `found`, in no order, with whether an HSIT word points at it. Changes nothing.
+///
+/// # Errors
+/// Those of `found`; damage is counted.
+pub fn salvage<P: Pool, D: Dir>(
+    media: Media<P, D>,
+    found: &mut dyn FnMut(Salvaged) -> Result<()>,
+) -> Result<SalvageReport> {
+    let seed = media.seed;
+    let pool = media.pool;
+    let layout = Layout::open(&*pool, seed).ok();
+    let chunk_bytes = layout.as_ref().map_or(512 << 10, |layout| layout.chunk_bytes);
+    let storage = Storage::open(media.flash, chunk_bytes, false)?;
+    // Without a header the whole pool is searched: a record is known by its checksums.
+    let pointed = HsitWords::read(&*pool);
+    let mut report = SalvageReport::default();
+    let buffer = layout.as_ref().map_or(0..pool.len(), |l| l.rings_at()..l.first_page() * crate::pages::PAGE);
+    let mut window = vec![0; 1 << 20];
+    let mut at = buffer.start;
+    while at < buffer.end {
+        let len = (buffer.end - at).min(window.len() as u64) as usize;
+        let readable = pool.read(at, &mut window[..len]).is_ok();
+        let step = if readable {
+            search(&window[..len], seed, |offset, header, record| {
+                give(&storage, seed, &pointed, Place::Ring(at + offset), header, record, &mut report, found)
+            })?
+        } else {
+            report.unreadable += 1;
+            len
+        };
+        // A record that the window cut is found again from where it starts.
+        at += if at + len as u64 == buffer.end { len as u64 } else { (step as u64).max(UNIT) };
+    }
+    for device in storage.devices() {
+        for number in 0..device.chunks_in_file() {
+            let Ok(chunk) = device.read_chunk(number, Cause::Verify) else {
+                report.unreadable += 1;
+                continue;
+            };
+            let base = u64::from(number) * chunk_bytes;
+            search(&chunk, seed, |offset, header, record| {
+                let place = Place::Flash(device.number(), base + offset);
+                give(&storage, seed, &pointed, place, header, record, &mut report, found)
+            })?;
+        }
+    }
+    Ok(report)
+}
+
+/// Calls `each` with every whole record in `bytes`. Returns the offset up to which nothing was cut.
+fn search(bytes: &[u8], seed: u64, mut each: impl FnMut(u64, Header, &[u8]) -> Result<()>) -> Result<usize> {
+    let mut at = 0;
+    let mut cut = None;
+    while at + HEADER <= bytes.len() {
+        let rest = &bytes[at..];
+        match Header::decode(rest, seed) {
+            Some(header) if header.len() > rest.len() => {
+                cut = cut.or(Some(at));
+                at += UNIT as usize;
+            }
+            Some(header) if matches!(header.kind, Kind::Value | Kind::Parts) && header.verify(rest, seed) => {
+                each(at as u64, header, &rest[..header.len()])?;
+                at += header.stored_len() as usize;
+            }
+            _ => at += UNIT as usize,
+        }
+    }
+    Ok(cut.unwrap_or(at))
+}
+
+#[allow(clippy::too_many_arguments)]
+fn give<D: Dir>(
+    storage: &Storage<D>,
+    seed: u64,
+    pointed: &HsitWords,
+    place: Place,
+    header: Header,
+    record: &[u8],
+    report: &mut SalvageReport,
+    found: &mut dyn FnMut(Salvaged) -> Result<()>,
+) -> Result<()> {
+    let value = if header.kind == Kind::Parts {
+        let joined = Parts::decode(header.body(record), storage.chunk_bytes())
+            .map(|parts| parts.join(storage, seed, Cause::Verify))
+            .transpose()?
+            .flatten();
+        match joined {
+            Some(value) => value,
+            None => {
+                report.incomplete += 1;
+                return Ok(());
+            }
+        }
+    } else {
+        header.body(record).to_vec()
+    };
+    let sure = pointed.point_at(place, &header);
+    report.records += 1;
+    report.sure += u64::from(sure);
+    found(Salvaged { key: header.key(record).to_vec(), value, seqno: header.seqno, sure })
+}
+
+/// Every word of the pool that could be an HSIT word, by where it points.
+struct HsitWords(std::collections::HashMap<Place, u16>);
+
+impl HsitWords {
+    fn read<P: Pool>(pool: &P) -> Self {
+        let mut words = std::collections::HashMap::new();
+        for page in 0..pool.len() / crate::pages::PAGE {
+            let mut bytes = [0; crate::pages::PAGE as usize];
+            if pool.read(page * crate::pages::PAGE, &mut bytes).is_err() {
+                continue;
+            }
+            for entry in bytes.chunks_exact(16) {
+                let word = Word(u64::from_le_bytes(entry[..8].try_into().unwrap_or_default())).clean();
+                if !matches!(word.place(), Place::None | Place::Free) {
+                    words.insert(word.place(), word.tag());
+                }
+            }
+        }
+        HsitWords(words)
+    }
+
+    fn point_at(&self, place: Place, header: &Header) -> bool {
+        self.0.get(&place).is_some_and(|tag| header.is_coupled(header.entry, *tag))
+    }
+}

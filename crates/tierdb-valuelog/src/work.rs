@@ -1,0 +1,258 @@
+//! Background work: who does it, when, and how writers wait for it.
+//!
+//! Two threads, asleep while there is nothing to do: one gains space (reclamation, garbage collection),
+//! one keeps house (cache lists, structure updates of the index, checkpoints, grouped writes). With
+//! [`Background::Inline`] there are none, and whoever needs the work does it.
+
+use crate::config::Background;
+use crate::core::Core;
+use crate::moving::Reclaim;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tierdb_base::{Error, Result};
+use tierdb_device::Dir;
+use tierdb_pmem::Pool;
+
+/// Longest time a grouped write stays volatile.
+const GROUP_DELAY: Duration = Duration::from_millis(5);
+
+/// Signals between writers and the background threads.
+pub struct Work {
+    background: Background,
+    state: Mutex<State>,
+    space_wanted: Condvar,
+    space_made: Condvar,
+    upkeep_wanted: Condvar,
+    grouped: AtomicBool,
+    upkeep_asked: AtomicBool,
+    made: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    stop: bool,
+    want_space: bool,
+    /// Counts completed rounds of the space thread, and what the last one failed with.
+    rounds: u64,
+    failed: Option<Error>,
+}
+
+impl Work {
+    /// No work yet.
+    pub fn new(background: Background) -> Self {
+        Work {
+            background,
+            state: Mutex::default(),
+            space_wanted: Condvar::new(),
+            space_made: Condvar::new(),
+            upkeep_wanted: Condvar::new(),
+            grouped: AtomicBool::new(false),
+            upkeep_asked: AtomicBool::new(false),
+            made: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether whoever needs work does it.
+    pub fn is_inline(&self) -> bool {
+        self.background == Background::Inline
+    }
+
+    /// Asks the space thread for a round.
+    pub fn want_space(&self) {
+        let mut state = self.state.lock();
+        if !state.want_space {
+            state.want_space = true;
+            self.space_wanted.notify_one();
+        }
+    }
+
+    /// A ring has more room than before.
+    pub fn made_space(&self) {
+        self.made.fetch_add(1, Ordering::AcqRel);
+        if !self.is_inline() {
+            let _state = self.state.lock();
+            self.space_made.notify_all();
+        }
+    }
+
+    /// Asks for cache and index upkeep.
+    pub fn want_upkeep(&self) {
+        if !self.is_inline() && !self.upkeep_asked.swap(true, Ordering::AcqRel) {
+            let _state = self.state.lock();
+            self.upkeep_wanted.notify_one();
+        }
+    }
+
+    /// A write was acknowledged that is to be durable in a few milliseconds.
+    pub fn grouped_write(&self) {
+        if !self.is_inline() && !self.grouped.swap(true, Ordering::AcqRel) {
+            let _state = self.state.lock();
+            self.upkeep_wanted.notify_one();
+        }
+    }
+
+    /// Lets deferred releases of this thread take place, as far as running operations allow.
+    pub fn settle_epochs(&self) {
+        // Two epochs, and one round to collect what they left.
+        for _ in 0..4 {
+            crossbeam_epoch::pin().flush();
+        }
+    }
+
+    /// Wakes and ends the background threads.
+    pub fn stop(&self) {
+        self.state.lock().stop = true;
+        self.space_wanted.notify_all();
+        self.upkeep_wanted.notify_all();
+        self.space_made.notify_all();
+    }
+}
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    /// After an append that left a ring `filled` bytes full.
+    pub fn after_append(&self, filled: u64) {
+        if filled < self.watermark() {
+            return;
+        }
+        if self.work.is_inline() {
+            // What fails here is met again, and reported, by the write that needs the space.
+            let _ = self.reclaim(Reclaim::Background).and_then(|()| self.collect_where_wanted());
+        } else {
+            self.work.want_space();
+        }
+    }
+
+    /// The rings are full: returns when reclamation has made room.
+    ///
+    /// # Errors
+    /// `NoSpace` if flash is full too; `Poisoned`.
+    pub fn stall(&self) -> Result<()> {
+        let start = Instant::now();
+        self.counters.stalls.add(1);
+        let result = self.wait_for_reclaim();
+        self.counters.stall_ns.add(start.elapsed().as_nanos() as u64);
+        result
+    }
+
+    fn wait_for_reclaim(&self) -> Result<()> {
+        self.latch.check()?;
+        if self.work.is_inline() {
+            self.reclaim(Reclaim::All)?;
+            self.work.settle_epochs();
+            return Ok(());
+        }
+        // Readers that are pinned hold back space that was released: take part in moving the epoch.
+        self.work.settle_epochs();
+        let made = self.work.made.load(Ordering::Acquire);
+        let mut state = self.work.state.lock();
+        let asked_in = state.rounds;
+        state.want_space = true;
+        self.work.space_wanted.notify_one();
+        loop {
+            if self.work.made.load(Ordering::Acquire) != made {
+                return Ok(());
+            }
+            // The round that was running when we asked may not have seen us; the one after it did.
+            if state.rounds >= asked_in + 2 {
+                return match &state.failed {
+                    Some(error) => Err(error.clone()),
+                    None => Ok(()),
+                };
+            }
+            if state.stop {
+                return Err(Error::invalid("the store is closed"));
+            }
+            state.want_space = true;
+            self.work.space_wanted.notify_one();
+            self.work.space_made.wait_for(&mut state, Duration::from_millis(20));
+        }
+    }
+
+    /// Flash has no chunk for a write: gains one.
+    ///
+    /// # Errors
+    /// `full`, if there is nothing to gain.
+    pub fn gain_flash(&self, full: Error) -> Result<()> {
+        let start = Instant::now();
+        let result = self.try_collect(full);
+        self.counters.stall_ns.add(start.elapsed().as_nanos() as u64);
+        result
+    }
+
+    /// Cache lists, scan ranges to rewrite, structure updates, deleted keys, the pool's upkeep.
+    pub fn upkeep(&self) -> Result<()> {
+        self.index.run_structure_updates();
+        self.purge_deleted();
+        loop {
+            let upkept = self.cache.maintain(4096);
+            for range in upkept.rewrite {
+                self.rewrite_range(&range)?;
+            }
+            if !upkept.more {
+                break;
+            }
+        }
+        self.rings.mark_log();
+        self.pool.upkeep()
+    }
+
+    fn space_thread(&self) {
+        loop {
+            {
+                let mut state = self.work.state.lock();
+                while !state.want_space && !state.stop {
+                    self.work.space_wanted.wait(&mut state);
+                }
+                if state.stop {
+                    return;
+                }
+                state.want_space = false;
+            }
+            let done = self.reclaim(Reclaim::Background).and_then(|()| self.collect_where_wanted());
+            self.work.settle_epochs();
+            let mut state = self.work.state.lock();
+            state.rounds += 1;
+            state.failed = done.err();
+            self.work.space_made.notify_all();
+        }
+    }
+
+    fn upkeep_thread(&self) {
+        loop {
+            {
+                let mut state = self.work.state.lock();
+                while !state.stop
+                    && !self.work.grouped.load(Ordering::Acquire)
+                    && !self.work.upkeep_asked.load(Ordering::Acquire)
+                {
+                    self.work.upkeep_wanted.wait(&mut state);
+                }
+                if state.stop {
+                    return;
+                }
+            }
+            std::thread::sleep(GROUP_DELAY / 2);
+            self.work.upkeep_asked.store(false, Ordering::Release);
+            self.work.grouped.store(false, Ordering::Release);
+            // A failure is in the latch, and every write after it says so.
+            let _ = self.upkeep();
+        }
+    }
+}
+
+/// Starts the background threads of `core`, if it has any.
+pub fn start<P: Pool, D: Dir>(core: &Arc<Core<P, D>>) -> Result<Vec<std::thread::JoinHandle<()>>> {
+    if core.work.is_inline() {
+        return Ok(Vec::new());
+    }
+    let spawn = |name: &str, run: fn(&Core<P, D>)| {
+        let core = core.clone();
+        std::thread::Builder::new()
+            .name(format!("tierdb-{name}"))
+            .spawn(move || run(&core))
+            .map_err(|source| Error::io("start of a thread", name, 0, source))
+    };
+    Ok(vec![spawn("space", Core::space_thread)?, spawn("upkeep", Core::upkeep_thread)?])
+}

@@ -1,0 +1,310 @@
+//! One put, one delete.
+//!
+//! Put: the key's entry is found, or made with a *none* word; under the entry's latch the record gets its
+//! seqno, is appended to a ring and drained, and then the word is published. That is the linearization
+//! point. The latch is released before the write is waited for, so no latch is held across I/O; a reader
+//! that sees the word before it is durable makes it durable itself.
+
+use crate::core::Core;
+use crate::long::PartList;
+use crate::record::{HEADER, Kind, encode, stored_len};
+use crate::storage::Appender;
+use crate::word::{Place, Word};
+use std::cell::RefCell;
+use tierdb_base::{Error, Result, check_key, check_value};
+use tierdb_device::{Cause, Dir};
+use tierdb_engine::Durability;
+use tierdb_pmem::Pool;
+
+thread_local! {
+    static RECORD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The body of a record that is to be written, and the parts it lists.
+pub struct Body<'v> {
+    pub kind: Kind,
+    pub bytes: std::borrow::Cow<'v, [u8]>,
+    pub parts: Option<PartList>,
+}
+
+impl Body<'_> {
+    /// Whether its word is of the large class.
+    pub fn is_long(&self) -> bool {
+        self.kind == Kind::Parts
+    }
+}
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    /// Stores `value` under `key`.
+    pub fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
+        check_key(key)?;
+        check_value(value)?;
+        self.check_writable()?;
+        self.reserve_seqnos();
+        let body = self.body(value)?;
+        let stored = stored_len(HEADER + key.len() + body.bytes.len());
+        let written = if stored <= self.ring_limit() {
+            self.pool.admit(stored + 1024)?;
+            self.put_in_ring(key, &body, durability)
+        } else {
+            self.pool.admit(1024)?;
+            self.put_on_flash(key, &body, durability)
+        };
+        let (entry, word) = written.inspect_err(|_| {
+            if let Some(parts) = &body.parts {
+                self.release_parts(parts);
+            }
+        })?;
+        self.counters.puts.add(1);
+        self.counters.user_bytes.add((key.len() + value.len()) as u64);
+        self.acknowledge(entry, word, durability)
+    }
+
+    /// Longest stored record that goes through a ring: a quarter of it, so that a ring holds several.
+    pub fn ring_limit(&self) -> u64 {
+        self.layout.ring_bytes / 4
+    }
+
+    /// What is stored for `value`: itself, or the list of its parts, which are durable then.
+    pub fn body<'v>(&self, value: &'v [u8]) -> Result<Body<'v>> {
+        if value.len() <= self.longest_body() {
+            return Ok(Body { kind: Kind::Value, bytes: value.into(), parts: None });
+        }
+        let (bytes, parts) = self.write_parts_or_collect(value)?;
+        Ok(Body { kind: Kind::Parts, bytes: bytes.into(), parts: Some(parts) })
+    }
+
+    /// Writes `bytes` as parts, after garbage collection if there is no space.
+    pub fn write_parts_or_collect(&self, bytes: &[u8]) -> Result<(Vec<u8>, PartList)> {
+        loop {
+            match self.write_parts(bytes, Cause::Foreground) {
+                Ok(written) => return Ok(written),
+                Err(error) => self.make_space_after(error)?,
+            }
+        }
+    }
+
+    fn put_in_ring(&self, key: &[u8], body: &Body<'_>, durability: Durability) -> Result<(u64, Word)> {
+        loop {
+            let guard = crossbeam_epoch::pin();
+            let (entry, _) = self.index.get_or_insert(key, || self.hsit.allocate())?;
+            let latched = self.hsit.latch(entry);
+            let old = self.hsit.word(entry);
+            if old.place() == Place::Free {
+                // The key left the index between the lookup and the latch.
+                continue;
+            }
+            let in_flight = self.clock.begin();
+            let seqno = in_flight.seqno();
+            let appended = RECORD.with_borrow_mut(|record| {
+                record.clear();
+                let len = encode(record, self.seed, body.kind, entry, seqno, key, &body.bytes);
+                let mut lease = self.rings.lease();
+                let at = lease.append(record)?;
+                lease.drain();
+                let filled = lease.fill();
+                Some((Word::new(Place::Ring(at), seqno, len as u64, body.is_long()), filled))
+            });
+            let Some((word, filled)) = appended else {
+                drop(in_flight);
+                drop(latched);
+                drop(guard);
+                self.wait_for_space(key, entry)?;
+                continue;
+            };
+            if let Some(parts) = &body.parts {
+                self.long.note(entry, word.tag(), parts.clone());
+            }
+            self.replace(entry, old, word, seqno, durability, &guard);
+            drop(in_flight);
+            drop(latched);
+            self.pool.fence();
+            drop(guard);
+            self.after_append(filled);
+            return Ok((entry, word));
+        }
+    }
+
+    /// A record too long for the rings: written to its own group on flash before its word is published.
+    fn put_on_flash(&self, key: &[u8], body: &Body<'_>, durability: Durability) -> Result<(u64, Word)> {
+        let mut appender = Appender::new(Cause::Foreground);
+        let result = loop {
+            let guard = crossbeam_epoch::pin();
+            let (entry, _) = self.index.get_or_insert(key, || self.hsit.allocate())?;
+            drop(guard);
+            // The record's seqno tells its tag; the order of writes is that of the publishing seqno below.
+            let in_flight = self.clock.begin();
+            let seqno = in_flight.seqno();
+            drop(in_flight);
+            let mut record = Vec::new();
+            let len = encode(&mut record, self.seed, body.kind, entry, seqno, key, &body.bytes) as u64;
+            let word = Word::new(Place::Ring(0), seqno, len, body.is_long());
+            let stored = match appender.add(&self.storage, &*self.pool, &record, word, ()) {
+                Ok(_) => appender.commit(&self.latch)?,
+                Err(((), error)) => {
+                    self.purge(key, entry);
+                    if let Err(error) = self.make_space_after(error) {
+                        break Err(error);
+                    }
+                    continue;
+                }
+            };
+            let Some(word) = stored.first().map(|stored| stored.word) else { continue };
+            let guard = crossbeam_epoch::pin();
+            let latched = self.hsit.latch(entry);
+            let old = self.hsit.word(entry);
+            let same = old.place() != Place::Free && self.index.get(key)? == Some(entry);
+            if !same {
+                // The entry went to another key while the record was written.
+                drop(latched);
+                self.storage.release(word, &guard);
+                continue;
+            }
+            let in_flight = self.clock.begin();
+            if let Some(parts) = &body.parts {
+                self.long.note(entry, word.tag(), parts.clone());
+            }
+            self.replace(entry, old, word, in_flight.seqno(), durability, &guard);
+            drop(in_flight);
+            drop(latched);
+            self.pool.fence();
+            break Ok((entry, word));
+        };
+        appender.seal();
+        result
+    }
+
+    /// Publishes `new` in place of `old`, which write `seqno` replaces. Under the entry's latch.
+    pub fn replace(
+        &self,
+        entry: u64,
+        old: Word,
+        new: Word,
+        seqno: u64,
+        durability: Durability,
+        guard: &crossbeam_epoch::Guard,
+    ) {
+        let kept = self.clock.has_snapshots();
+        if kept {
+            self.versions.push(entry, seqno, old);
+        }
+        // In a log, what was published first is durable first, so that a grouped write need not be made
+        // durable by its readers.
+        let dirty = durability == Durability::Durable || !self.ordered;
+        self.hsit.publish(entry, if dirty { new.dirty() } else { new });
+        if self.hsit.aux(entry).slot().is_some() {
+            self.uncache(entry);
+        }
+        if !kept {
+            self.discard(entry, old.clean(), guard);
+        }
+    }
+
+    /// Returns when the write that published `word` is as durable as asked.
+    pub fn acknowledge(&self, entry: u64, word: Word, durability: Durability) -> Result<()> {
+        self.work.want_upkeep();
+        match durability {
+            Durability::Durable => {
+                self.pool.wait(self.pool.lsn())?;
+                self.hsit.clear_dirty(entry, word);
+            }
+            Durability::Grouped if self.ordered => self.work.grouped_write(),
+            Durability::Grouped => self.hsit.clear_dirty(entry, word),
+        }
+        Ok(())
+    }
+
+    /// Removes `key`.
+    pub fn delete(&self, key: &[u8], durability: Durability) -> Result<()> {
+        check_key(key)?;
+        self.check_writable()?;
+        self.reserve_seqnos();
+        self.pool.admit(256)?;
+        self.counters.deletes.add(1);
+        self.counters.user_bytes.add(key.len() as u64);
+        loop {
+            let guard = crossbeam_epoch::pin();
+            let Some(entry) = self.index.get(key)? else { return Ok(()) };
+            let latched = self.hsit.latch(entry);
+            let old = self.hsit.word(entry);
+            match old.place() {
+                Place::Free => continue,
+                Place::None => {
+                    drop(latched);
+                    // Another delete of the key may not be durable yet, and this one answers for it.
+                    if old.is_dirty() && durability == Durability::Durable {
+                        self.hsit.persist(entry, old)?;
+                    }
+                    return Ok(());
+                }
+                Place::Ring(_) | Place::Flash(..) => {}
+            }
+            let in_flight = self.clock.begin();
+            self.replace(entry, old, Word::NONE, in_flight.seqno(), durability, &guard);
+            drop(in_flight);
+            drop(latched);
+            self.pool.fence();
+            drop(guard);
+            self.acknowledge(entry, Word::NONE, durability)?;
+            self.purge(key, entry);
+            return Ok(());
+        }
+    }
+
+    /// Takes a key that is not there out of the index, now or when no snapshot can see it.
+    pub fn purge(&self, key: &[u8], entry: u64) {
+        if !self.try_purge(key, entry) {
+            self.deleted.lock().push_back((key.to_vec(), entry));
+        }
+    }
+
+    /// As [`Core::purge`], if no snapshot is open. `true` when nothing is left to do.
+    fn try_purge(&self, key: &[u8], entry: u64) -> bool {
+        let guard = crossbeam_epoch::pin();
+        let _latched = self.hsit.latch(entry);
+        let word = self.hsit.word(entry);
+        if word.place() != Place::None {
+            return true;
+        }
+        if word.is_dirty() || self.clock.has_snapshots() {
+            return false;
+        }
+        match self.index.remove(key, entry) {
+            Ok(true) => {
+                self.pool.fence();
+                self.hsit.mark(entry, Word::FREE);
+                self.hsit.free_later(entry, &guard);
+                true
+            }
+            // The entry is another key's by now, or the index is damaged there: nothing to free.
+            Ok(false) | Err(_) => true,
+        }
+    }
+
+    /// Takes keys out of the index that were deleted while a snapshot was open.
+    pub fn purge_deleted(&self) {
+        if self.clock.has_snapshots() {
+            return;
+        }
+        let waiting = self.deleted.lock().len();
+        for _ in 0..waiting {
+            let Some((key, entry)) = self.deleted.lock().pop_front() else { return };
+            if !self.try_purge(&key, entry) {
+                self.deleted.lock().push_back((key, entry));
+            }
+        }
+    }
+
+    /// The rings were full for a put of `key`: waits until reclamation has made room.
+    fn wait_for_space(&self, key: &[u8], entry: u64) -> Result<()> {
+        self.stall().inspect_err(|_| self.purge(key, entry))
+    }
+
+    /// If `error` says that flash is full, tries to gain space, and fails with it if there is none to gain.
+    pub fn make_space_after(&self, error: Error) -> Result<()> {
+        match error {
+            Error::NoSpace { tier: tierdb_base::TierRole::Flash, .. } => self.gain_flash(error),
+            other => Err(other),
+        }
+    }
+}
