@@ -4,7 +4,7 @@
 //! them as generic parameters. Their implementations: real directories with direct I/O, and
 //! simulated ones with crash states and faults (`tierdb-sim`).
 //!
-//! Read in this order: [`file`] (the contract), [`buf`] (aligned buffers), [`meter`] (who caused which
+//! Read in this order: [`mod@file`] (the contract), [`buf`] (aligned buffers), [`meter`] (who caused which
 //! I/O, and emulated devices), [`combine`] (reads of many threads as one batch), [`real`] (real
 //! directories).
 

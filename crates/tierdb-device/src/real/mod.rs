@@ -1,8 +1,8 @@
 //! Block files in a directory of a file system.
 //!
-//! Read in this order: [`dir`] (opening, what the medium is, the lock), [`file`] (writes and syncs),
-//! [`device`] (how reads get to the medium), [`uring`] (the only place where the kernel works on our
-//! buffers behind our back), [`pool`] (overlapping reads where there is no io_uring).
+//! Read in this order: `dir` (opening, what the medium is, the lock), `file` (writes and syncs), `device`
+//! (how reads get to the medium), `uring` (the only place where the kernel works on our buffers behind
+//! our back), `pool` (overlapping reads where there is no io_uring).
 
 mod device;
 mod dir;
