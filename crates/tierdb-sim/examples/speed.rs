@@ -10,6 +10,8 @@ use tierdb_sim::{CrashModel, World};
 
 const POOL: u64 = 256 << 10;
 
+type Check = fn(&World) -> u64;
+
 fn script(world: &World, steps: u64) {
     let pool = world.pool("fast");
     let file = world.dir("flash").open("values", OpenMode::Existing).expect("made before");
@@ -37,7 +39,7 @@ fn world() -> World {
 }
 
 fn main() {
-    let checks: [(&str, u64, fn(&World) -> u64); 3] = [
+    let checks: [(&str, u64, Check); 3] = [
         ("one word read", 400_000, |image| image.pool("fast").load(0)),
         ("whole pool read", 200_000, |image| {
             let mut bytes = vec![0; POOL as usize];

@@ -112,14 +112,22 @@ impl Options {
     }
 }
 
-/// Where a violation was found: event and image, for the script and then for each recovery.
+/// Stands for the end of a run in the place of an event's number.
+const END: u64 = u64::MAX;
+
+/// Where a violation was found: event and image, for the script and then for each recovery. The end of a
+/// run has the number `u64::MAX`, and is written `end`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replay(pub Vec<(u64, usize)>);
 
 impl fmt::Display for Replay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, (event, image)) in self.0.iter().enumerate() {
-            write!(f, "{}{event}.{image}", if i == 0 { "" } else { "/" })?;
+            let between = if i == 0 { "" } else { "/" };
+            match *event {
+                END => write!(f, "{between}end.{image}")?,
+                event => write!(f, "{between}{event}.{image}")?,
+            }
         }
         Ok(())
     }
@@ -131,7 +139,8 @@ impl std::str::FromStr for Replay {
     fn from_str(text: &str) -> Result<Self, String> {
         let step = |step: &str| {
             let (event, image) = step.split_once('.')?;
-            Some((event.parse().ok()?, image.parse().ok()?))
+            let event = if event == "end" { END } else { event.parse().ok()? };
+            Some((event, image.parse().ok()?))
         };
         let steps: Option<Vec<_>> = text.split('/').map(step).collect();
         steps.map(Replay).ok_or_else(|| format!("{text:?} is not a replay: write event.image/event.image"))
@@ -214,7 +223,7 @@ struct Point<S> {
 impl<S> Point<S> {
     /// The number of its event; the end of the run comes after the last.
     fn number(&self) -> u64 {
-        self.before.map_or(u64::MAX, |event| event.number)
+        self.before.map_or(END, |event| event.number)
     }
 }
 
@@ -252,6 +261,8 @@ struct Explorer<'a, S, R, C> {
     options: &'a Options,
     recover: &'a R,
     check: &'a C,
+    /// The depth of the first step of a replay.
+    first: u32,
     run: CrashRun,
     start: Instant,
     path: Vec<String>,
@@ -277,7 +288,7 @@ pub fn explore<S: Clone + Send + 'static>(
     check: impl Fn(&S, &World) -> Result<(), String>,
 ) -> Result<CrashRun, Box<CrashFailure>> {
     let points = record(world, oracle, options.every, || script(world, oracle));
-    Explorer::new(options, &recover, &check).all(points)
+    Explorer::new(options, &recover, &check, 1).all(points)
 }
 
 /// Crashes the recovery of `image` at its persist events and checks what that leaves against `state`,
@@ -292,7 +303,7 @@ pub fn explore_recovery<S: Clone + Send + 'static>(
     recover: impl Fn(&World) -> Result<(), String>,
     check: impl Fn(&S, &World) -> Result<(), String>,
 ) -> Result<CrashRun, Box<CrashFailure>> {
-    let mut explorer = Explorer::new(options, &recover, &check);
+    let mut explorer = Explorer::new(options, &recover, &check, 2);
     let done = explorer.recovery(state, image, 2, options.seed);
     explorer.finish(done)
 }
@@ -303,11 +314,12 @@ where
     R: Fn(&World) -> Result<(), String>,
     C: Fn(&S, &World) -> Result<(), String>,
 {
-    fn new(options: &'a Options, recover: &'a R, check: &'a C) -> Self {
+    fn new(options: &'a Options, recover: &'a R, check: &'a C, first: u32) -> Self {
         Explorer {
             options,
             recover,
             check,
+            first,
             run: CrashRun::default(),
             start: Instant::now(),
             path: Vec::new(),
@@ -342,7 +354,7 @@ where
     /// Whether the replay, if there is one, goes through `event` and `image` at this depth.
     fn wanted(&self, depth: u32, event: u64, image: Option<usize>) -> bool {
         let Some(Replay(steps)) = &self.options.replay else { return true };
-        let step = steps.get(depth as usize - 1);
+        let step = steps.get((depth - self.first) as usize);
         step.is_some_and(|step| step.0 == event && image.is_none_or(|image| image == step.1))
     }
 
@@ -381,7 +393,8 @@ where
 
     fn image(&mut self, state: &S, image: &Image, depth: u32, seed: u64) -> Result<(), String> {
         let seed = mix(seed, image.index as u64);
-        let on_the_way = self.options.replay.as_ref().is_some_and(|replay| replay.0.len() > depth as usize);
+        let deeper = (depth - self.first) as usize + 1;
+        let on_the_way = self.options.replay.as_ref().is_some_and(|replay| replay.0.len() > deeper);
         if !on_the_way {
             self.run.images += 1;
             self.run.in_recovery += u64::from(depth > 1);
@@ -399,6 +412,10 @@ where
         let mut opened = Ok(());
         let mut points = record(&world, &oracle, 1, || opened = caught(|| (self.recover)(&world)));
         opened?;
+        if points[0].crash.is_settled() {
+            // Recovery has not begun to change anything: this is the image itself.
+            points.remove(0);
+        }
         let most = self.options.recovery_points.max(1);
         if points.len() > most && self.options.replay.is_none() {
             // Spread over the recovery, each as likely as the others over many recoveries.

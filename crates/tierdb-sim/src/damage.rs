@@ -121,6 +121,28 @@ impl World {
         }
     }
 
+    /// An independent copy of this world, as [`World::copy`] makes it, in which the device `device` (a pool
+    /// or a whole directory) is as it is in `other`: an older copy, an empty one, that of another store.
+    ///
+    /// # Panics
+    /// If either world has no such device.
+    pub fn copy_with(&self, device: &str, other: &World) -> World {
+        let (world, other) = (self.copy(), other.copy());
+        {
+            let (mut state, mut other) = (world.state(), other.state());
+            if let Some(pool) = state.pools.iter_mut().find(|pool| &*pool.name == device) {
+                let at = other.pools.iter().position(|pool| &*pool.name == device);
+                *pool = other.pools.swap_remove(at.unwrap_or_else(|| panic!("no pool {device} to copy")));
+            } else {
+                let dir = state.dirs.iter_mut().find(|dir| &*dir.name == device);
+                let at = other.dirs.iter().position(|dir| &*dir.name == device);
+                *dir.unwrap_or_else(|| panic!("the world has no device {device}")) =
+                    other.dirs.swap_remove(at.unwrap_or_else(|| panic!("no directory {device} to copy")));
+            }
+        }
+        world
+    }
+
     fn pool_len(&self, area: &str) -> u64 {
         match self.state().find(area) {
             Found::Pool(pool) => pool.len,

@@ -58,6 +58,7 @@ pub mod damage;
 mod dir;
 pub mod fault;
 mod file;
+mod lines;
 mod live;
 mod pool;
 mod space;

@@ -31,15 +31,20 @@ impl Live {
         }
     }
 
-    /// Stores the word at `at`. The caller holds the world's lock, under which all stores are made.
-    pub fn store(&self, at: u64, word: u64) {
+    /// Stores the word at `at` and returns the one before. The caller holds the world's lock, under which
+    /// all stores are made.
+    pub fn swap(&self, at: u64, word: u64) -> u64 {
         assert!(at.is_multiple_of(8), "offset {at} is not that of a word");
         let number = at as usize / PAGE;
         let words = self.pages[number].get_or_init(|| {
             let page = self.base.page(number);
             (0..WORDS).map(|i| AtomicU64::new(page.map_or(0, |page| word_of(page, i * 8)))).collect()
         });
-        words[at as usize % PAGE / 8].store(word, Ordering::Release);
+        let slot = &words[at as usize % PAGE / 8];
+        // One store at a time, so this need not be one step.
+        let before = slot.load(Ordering::Relaxed);
+        slot.store(word, Ordering::Release);
+        before
     }
 
     /// Copies `out.len()` bytes from `at`; any alignment.

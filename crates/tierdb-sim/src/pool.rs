@@ -4,55 +4,15 @@
 //! order. A flush marks those made so far; a fence makes certain what its own thread has marked, as
 //! `clwb` and `sfence` do: one thread's fence says nothing of another's flushes.
 
+use crate::lines::{LINE, Lines, Store};
 use crate::live::Live;
 use crate::space::{PAGE, Space};
 use crate::world::{EventKind, World};
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tierdb_base::{Error, Location, Result, TierRole, mutant};
 use tierdb_pmem::{Lsn, PersistenceDomain, Pool};
-
-/// Bytes of a cache line.
-pub(crate) const LINE: u64 = 64;
-
-/// Stores a line keeps apart. Older ones are then joined into one step, which only leaves out crash
-/// states: words that are never flushed must not cost without bound.
-const KEPT: usize = 64;
-
-/// One store of a word that is not certain to be on media. Stores with the same `seq` are one step.
-#[derive(Clone, Copy)]
-pub(crate) struct Store {
-    pub seq: u64,
-    pub word: u8,
-    pub value: u64,
-}
-
-/// The uncertain stores of a line, oldest first.
-#[derive(Clone, Default)]
-pub(crate) struct Line {
-    pub stores: Vec<Store>,
-    /// Stores up to this one were flushed.
-    flushed: u64,
-}
-
-impl Line {
-    fn join_oldest(&mut self) {
-        // A flushed store stays apart, or a fence would have to take more or less than was flushed.
-        if self.stores.len() <= KEPT || self.stores[0].seq <= self.flushed {
-            return;
-        }
-        let oldest = &self.stores[..KEPT / 2];
-        let seq = oldest[oldest.len() - 1].seq;
-        let mut last = [None; 8];
-        for store in oldest {
-            last[store.word as usize] = Some(store.value);
-        }
-        let joined = (0..8).filter_map(|word| Some(Store { seq, word, value: last[word as usize]? }));
-        self.stores.splice(..KEPT / 2, joined.collect::<Vec<_>>());
-    }
-}
 
 /// A pool's medium and what is on its way there.
 pub(crate) struct PoolState {
@@ -60,7 +20,7 @@ pub(crate) struct PoolState {
     pub len: u64,
     pub live: Arc<Live>,
     pub persisted: Space,
-    pub lines: BTreeMap<u32, Arc<Line>>,
+    pub lines: Lines,
     /// Flushes without a fence: the thread, the line, and the last store flushed.
     flushes: Vec<(u64, u32, u64)>,
     seq: u64,
@@ -102,7 +62,7 @@ impl PoolState {
             len,
             live: Arc::new(Live::new(content.clone(), len)),
             persisted: content,
-            lines: BTreeMap::new(),
+            lines: Lines::default(),
             flushes: Vec::new(),
             seq: 0,
             poison,
@@ -111,44 +71,33 @@ impl PoolState {
 
     fn store(&mut self, at: u64, value: u64) {
         // The same value again adds no state that media can be in.
-        if self.live.load(at) == value {
-            return;
+        if self.live.swap(at, value) != value {
+            self.seq += 1;
+            let store = Store { seq: self.seq, word: (at % LINE / 8) as u8, value };
+            self.lines.entry((at / LINE) as u32).push(store);
         }
-        self.live.store(at, value);
-        self.seq += 1;
-        let line = Arc::make_mut(self.lines.entry((at / LINE) as u32).or_default());
-        line.stores.push(Store { seq: self.seq, word: (at % LINE / 8) as u8, value });
-        line.join_oldest();
     }
 
     fn flush(&mut self, thread: u64, at: u64, len: u64) {
-        let (first, last) = ((at / LINE) as u32, ((at + len - 1) / LINE) as u32);
-        for (number, line) in self.lines.range_mut(first..=last) {
-            let seq = self.seq;
-            if line.flushed < seq {
-                Arc::make_mut(line).flushed = seq;
-            }
-            self.flushes.push((thread, *number, seq));
-        }
+        let PoolState { lines, flushes, seq, .. } = self;
+        lines.change((at / LINE) as u32..=((at + len - 1) / LINE) as u32, |number, line| {
+            line.flushed = *seq;
+            flushes.push((thread, number, *seq));
+        });
     }
 
     fn fence(&mut self, thread: u64) {
         let PoolState { flushes, lines, persisted, .. } = self;
         flushes.retain(|&(by, number, seq)| {
-            if by != thread {
-                return true;
+            if by == thread {
+                lines.change(number..=number, |number, line| {
+                    let certain = line.stores.partition_point(|store| store.seq <= seq);
+                    for store in line.stores.drain(..certain) {
+                        persisted.set_word(u64::from(number) * LINE + u64::from(store.word) * 8, store.value);
+                    }
+                });
             }
-            if let Some(line) = lines.get_mut(&number) {
-                let line = Arc::make_mut(line);
-                let certain = line.stores.partition_point(|store| store.seq <= seq);
-                for store in line.stores.drain(..certain) {
-                    persisted.set_word(u64::from(number) * LINE + u64::from(store.word) * 8, store.value);
-                }
-                if line.stores.is_empty() {
-                    lines.remove(&number);
-                }
-            }
-            false
+            by != thread
         });
     }
 
@@ -164,16 +113,14 @@ impl PoolState {
                     *byte = *new;
                 }
             }
-            self.live.store(word_at, u64::from_le_bytes(word));
+            self.live.swap(word_at, u64::from_le_bytes(word));
             self.persisted.set_word(word_at, u64::from_le_bytes(word));
         }
-        let lines = (first / LINE) as u32..=(end / LINE) as u32;
-        for (number, line) in self.lines.range_mut(lines) {
-            let line_at = u64::from(*number) * LINE;
+        self.lines.change((first / LINE) as u32..=(end / LINE) as u32, |number, line| {
+            let line_at = u64::from(number) * LINE;
             let inside = |store: &Store| (first..end).contains(&(line_at + u64::from(store.word) * 8));
-            Arc::make_mut(line).stores.retain(|store| !inside(store));
-        }
-        self.lines.retain(|_, line| !line.stores.is_empty());
+            line.stores.retain(|store| !inside(store));
+        });
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use tierdb_base::{ErrorKind, mutant};
 use tierdb_device::{AlignedBuf, BlockFile, Dir, OpenMode};
 use tierdb_pmem::Pool;
+use tierdb_sim::crashtest::{Options, Oracle, explore};
 use tierdb_sim::{Budget, CrashModel, CrashPoint, FaultKind, FaultPlan, Ops, SimDir, SimFile, World};
 
 const MANY: Budget = Budget { none: true, all: true, one_in: 64, one_out: 64, torn: 64, random: 600 };
@@ -286,6 +287,36 @@ fn the_images_of_a_point_are_distinct_and_the_seed_repeats_them() {
 }
 
 #[test]
+fn an_oracle_and_its_image_are_of_one_moment_whatever_other_threads_do() {
+    let world = World::new();
+    let pool = world.add_pool("fast", 4096);
+    let oracle = Oracle::new([0u64; 4]);
+    let script = |_: &World, oracle: &Oracle<[u64; 4]>| {
+        std::thread::scope(|scope| {
+            for slot in 0..4 {
+                let pool = &pool;
+                scope.spawn(move || {
+                    for value in 1..=200 {
+                        pool.publish(slot as u64 * 64, value);
+                        pool.fence();
+                        oracle.update(|done| done[slot] = value);
+                    }
+                });
+            }
+        });
+    };
+    let check = |done: &[u64; 4], image: &World| {
+        let found = words(image, [0, 64, 128, 192]);
+        let right = found.iter().zip(done).all(|(found, done)| (*done..=done + 1).contains(found));
+        right.then_some(()).ok_or_else(|| format!("found {found:?}, acknowledged {done:?}"))
+    };
+    let run = explore(&world, &Options::default(), &oracle, script, |_| Ok(()), check);
+    let run = run.unwrap_or_else(|failure| panic!("{failure}"));
+    assert_eq!(run.points, 4 * 200 * 2 + 1);
+    assert_eq!(oracle.get(), [200; 4]);
+}
+
+#[test]
 fn faults_hit_the_operation_they_name() {
     let world = World::new();
     let (dir, file) = with_file(&world);
@@ -372,7 +403,13 @@ fn damage_reaches_media_and_readers_at_once() {
     assert_eq!(file.len().expect("len"), 0);
     world.replace("flash/f", &older, "flash/f");
     assert_eq!(world.peek("flash/f", 4096, 2), [2, 2]);
-    world.replace("fast", &World::copy(&older), "fast");
+    world.replace("fast", &older, "fast");
+    world.overwrite("fast", 0, &[3; 8]);
+    let mixed = world.copy_with("fast", &older).copy_with("flash", &World::clone(&older));
+    assert_eq!((mixed.peek("fast", 0, 1)[0], mixed.areas()[1].len), (0xff, 8192));
+    let empty = World::new();
+    empty.add_dir("flash");
+    assert_eq!(world.copy_with("flash", &empty).areas().len(), 1);
 }
 
 #[test]

@@ -77,6 +77,10 @@ impl DirPoint {
         }
     }
 
+    pub fn is_settled(&self) -> bool {
+        self.ops.is_empty() && self.files.values().all(|file| file.ops.is_empty())
+    }
+
     pub fn units(&self) -> DirUnits {
         let uncertain = |certainty| certainty != Certainty::Certain;
         // Age, then the change: a name's, or a file's.

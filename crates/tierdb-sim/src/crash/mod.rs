@@ -157,6 +157,11 @@ impl CrashPoint {
         self.event
     }
 
+    /// Whether all that programs see is on media for certain, so that there is one image.
+    pub fn is_settled(&self) -> bool {
+        self.pools.iter().all(PoolPoint::is_settled) && self.dirs.iter().all(DirPoint::is_settled)
+    }
+
     /// The image in which everything has reached media.
     pub fn everything(&self) -> World {
         self.corner(Choice::All)

@@ -1,7 +1,8 @@
 //! What a crash may leave of a pool.
 
 use super::{Choice, Fate, Words, density};
-use crate::pool::{LINE, Line, Poison, PoolState};
+use crate::lines::{LINE, Line};
+use crate::pool::{Poison, PoolState};
 use crate::space::Space;
 use std::sync::Arc;
 
@@ -32,9 +33,13 @@ impl PoolPoint {
             name: pool.name.clone(),
             len: pool.len,
             persisted: pool.persisted.clone(),
-            lines: pool.lines.iter().map(|(number, line)| (*number, line.clone())).collect(),
+            lines: pool.lines.share(),
             poison: pool.poison.clone(),
         }
+    }
+
+    pub fn is_settled(&self) -> bool {
+        self.lines.is_empty()
     }
 
     pub fn units(&self, words: Words) -> PoolUnits {

@@ -7,7 +7,7 @@ use super::{Explored, Known};
 use tierdb_base::{checksum, matches};
 use tierdb_device::{AlignedBuf, BlockFile, Dir, OpenMode};
 use tierdb_sim::crashtest::{Options, Oracle, explore};
-use tierdb_sim::{SimDir, SimFile, World};
+use tierdb_sim::{Budget, CrashModel, FaultKind, FaultPlan, SimDir, SimFile, World};
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 32;
@@ -105,17 +105,27 @@ impl Store {
     }
 }
 
-fn script(world: &World, oracle: &Oracle<Known>) {
-    let mut store = Store::create(world.dir("flash")).expect("a good device");
+/// Stops at the first error, as a store that latches does.
+fn script(world: &World, oracle: &Oracle<Known>) -> tierdb_base::Result<()> {
+    let mut store = Store::create(world.dir("flash"))?;
     oracle.update(|known| known.created = true);
     for value in 1..=9 {
         let slot = value as usize % 4;
         oracle.update(|known| known.in_flight = vec![(slot, value)]);
-        store.put(slot, value).expect("a good device");
+        store.put(slot, value)?;
         oracle.update(Known::acknowledge);
         if value % 3 == 0 {
-            store.checkpoint().expect("a good device");
+            store.checkpoint()?;
         }
+    }
+    Ok(())
+}
+
+fn check(known: &Known, image: &World) -> Result<(), String> {
+    match Store::open(image.dir("flash"))? {
+        Some(store) => known.check(store.values),
+        None if known.created => Err("the store is gone".into()),
+        None => Ok(()),
     }
 }
 
@@ -124,10 +134,31 @@ pub fn run(options: &Options) -> Explored {
     world.add_dir("flash");
     let oracle = Oracle::new(Known::default());
     let recover = |image: &World| Store::open(image.dir("flash")).map(drop);
-    let check = |known: &Known, image: &World| match Store::open(image.dir("flash"))? {
-        Some(store) => known.check(store.values),
-        None if known.created => Err("the store is gone".into()),
-        None => Ok(()),
-    };
-    explore(&world, options, &oracle, script, recover, check)
+    explore(&world, options, &oracle, |world, oracle| script(world, oracle).expect("good"), recover, check)
+}
+
+/// Every operation fails in its turn, once or from then on; after it a crash. Returns the images checked.
+pub fn run_with_faults() -> Result<u64, String> {
+    let kinds =
+        [FaultKind::Eio, FaultKind::Enospc, FaultKind::Short, FaultKind::Interrupted, FaultKind::SyncError];
+    let mut images = 0;
+    for (kind, persistent) in kinds.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        for nth in 1.. {
+            let world = World::new();
+            world.add_dir("flash");
+            world.inject(FaultPlan { persistent, ..FaultPlan::nth(nth, kind) });
+            let oracle = Oracle::new(Known::default());
+            let stopped = script(&world, &oracle);
+            if world.heal().hit == 0 {
+                break;
+            }
+            stopped.err().ok_or_else(|| format!("{kind:?} of operation {nth} went unnoticed"))?;
+            for image in world.capture().images(&CrashModel::BOTH, nth, &Budget::default()) {
+                images += 1;
+                let wrong = check(&oracle.get(), &image.world);
+                wrong.map_err(|e| format!("{kind:?} of operation {nth}, {image:?}: {e}"))?;
+            }
+        }
+    }
+    Ok(images)
 }

@@ -44,15 +44,16 @@ fn options(models: &[CrashModel], budget: Budget) -> Options {
     Options { models: models.to_vec(), budget, depth: 2, ..all_recoveries }
 }
 
-/// Every site that the stores pass, in scripts, recoveries and checks.
+/// Every site of those kinds that a store passes, in scripts, recoveries and checks.
 fn sites(of: &[&str], run: impl Fn(&Options) -> Explored) -> Vec<Site> {
     let seen = mutant::record(|| {
         run(&options(&CrashModel::BOTH, Budget::default())).unwrap_or_else(|failure| panic!("{failure}"));
     });
-    let sites: Vec<Site> = seen.into_keys().filter(|site| site.file.contains("canary")).collect();
+    let sites: Vec<Site> = seen.into_keys().filter(|site| of.contains(&site.what)).collect();
     for what in of {
         assert!(sites.iter().any(|site| site.what == *what), "no {what} among {sites:?}");
     }
+    assert!(sites.iter().all(|site| site.file.contains("canary")), "a site is the caller's line: {sites:?}");
     sites
 }
 
@@ -67,24 +68,37 @@ fn every_site_counts(sites: &[Site], models: &[CrashModel], run: impl Fn(&Option
 
 #[test]
 fn every_site_of_the_pool_store_counts_in_both_models() {
-    let sites = sites(&["flush", "fence", "publish", "persist_word", "checksum"], pool::run);
-    let media: Vec<Site> = sites.iter().copied().filter(|site| site.what != "checksum").collect();
-    assert_eq!(media.len(), 21, "{media:?}");
+    let sites = sites(&["flush", "fence", "publish", "persist_word"], pool::run);
+    assert_eq!(sites.len(), 21, "{sites:?}");
     for model in CrashModel::BOTH {
-        every_site_counts(&media, &[model], pool::run);
+        every_site_counts(&sites, &[model], pool::run);
     }
 }
 
 #[test]
 fn every_site_of_the_file_store_counts() {
-    let sites = sites(&["sync", "write_durable", "dir_sync", "checksum"], files::run);
+    let sites = sites(&["sync", "write_durable", "dir_sync"], files::run);
     every_site_counts(&sites, &CrashModel::BOTH, files::run);
 }
 
 #[test]
+fn every_flipped_bit_is_noticed_by_the_comparison_of_checksums() {
+    assert_eq!(pool::bits_noticed(), (pool::RECORD as u64 * 8, 0));
+    let site = sites(&["checksum"], pool::run)[0];
+    let (noticed, wrong) = mutant::without(site, pool::bits_noticed);
+    assert!(wrong >= 64 && noticed < 200, "without the comparison, {noticed} noticed and {wrong} wrong");
+}
+
+#[test]
+fn every_operation_may_fail_and_the_crash_after_it_loses_nothing() {
+    let images = files::run_with_faults().unwrap_or_else(|wrong| panic!("{wrong}"));
+    assert!(images > 500, "{images}");
+}
+
+#[test]
 fn a_failure_is_met_again_by_its_replay() {
-    let sites = sites(&["fence"], pool::run);
-    for site in sites.iter().filter(|site| site.what == "fence") {
+    let mut deepest = 0;
+    for site in &sites(&["fence"], pool::run) {
         let first = mutant::without(*site, || pool::run(&options(&CrashModel::BOTH, Budget::default())));
         let first = first.expect_err("each fence counts");
         let text = first.replay.to_string();
@@ -95,7 +109,23 @@ fn a_failure_is_met_again_by_its_replay() {
         let again = again.expect_err("the same failure");
         assert_eq!((&again.replay, &again.message), (&first.replay, &first.message), "{site}");
         assert!(first.to_string().contains(&text));
+        deepest = deepest.max(first.replay.0.len());
     }
+    assert_eq!(deepest, 2, "some are met in a crash of recovery");
+}
+
+#[test]
+fn the_recovery_of_one_image_can_be_explored_by_itself() {
+    let options =
+        Options { models: CrashModel::BOTH.to_vec(), depth: 3, recover_every: 1, ..Options::default() };
+    let run = pool::run_recovery(&options).unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(run.in_recovery == run.images && run.images > 10, "{run}");
+    let fence = mutant::record(|| drop(pool::run_recovery(&options)));
+    let fence = *fence.keys().find(|site| site.what == "fence").expect("recovery has one fence");
+    let first = mutant::without(fence, || pool::run_recovery(&options)).expect_err("it counts");
+    let replay = Options { replay: Some(first.replay.clone()), ..options };
+    let again = mutant::without(fence, || pool::run_recovery(&replay)).expect_err("it still does");
+    assert_eq!((&again.replay, &again.message), (&first.replay, &first.message));
 }
 
 #[test]

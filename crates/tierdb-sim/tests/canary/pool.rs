@@ -7,7 +7,7 @@
 use super::{Explored, Known};
 use tierdb_base::{checksum, matches};
 use tierdb_pmem::Pool;
-use tierdb_sim::crashtest::{Options, Oracle, explore};
+use tierdb_sim::crashtest::{Options, Oracle, explore, explore_recovery};
 use tierdb_sim::{SimPool, World};
 
 const LEN: u64 = 1 << 16;
@@ -15,7 +15,7 @@ const SLOTS: usize = 4;
 const COMMIT: u64 = 1024;
 const LOG: u64 = 4096;
 /// Checksum, slot, value, and bytes made from the value: three lines.
-const RECORD: usize = 192;
+pub const RECORD: usize = 192;
 
 fn slot_at(slot: usize) -> u64 {
     slot as u64 * 64
@@ -153,8 +153,16 @@ pub fn run(options: &Options) -> Explored {
     let oracle = Oracle::new(Known::default());
     let mut run = explore(&world, options, &oracle, script, recover, check)?;
 
-    let half_done = World::new();
-    let pool = half_done.add_pool("fast", LEN);
+    let oracle = Oracle::new(Known { values: [7, 0, 7, 0], ..Known::default() });
+    let options = Options { replay: None, ..options.clone() };
+    run.add(&explore(&half_done(), &options, &oracle, script, recover, check)?);
+    Ok(run)
+}
+
+/// A store that crashed when a batch was committed and none of its slots were published.
+fn half_done() -> World {
+    let world = World::new();
+    let pool = world.add_pool("fast", LEN);
     for (at, bytes) in [
         (LOG, record(0, 7)),
         (LOG + RECORD as u64, record(2, 7)),
@@ -163,8 +171,31 @@ pub fn run(options: &Options) -> Explored {
         pool.write(at, &bytes);
     }
     pool.store(COMMIT, LOG + 2 * RECORD as u64);
-    let oracle = Oracle::new(Known { values: [7, 0, 7, 0], ..Known::default() });
-    let options = Options { replay: None, ..options.clone() };
-    run.add(&explore(&half_done.copy(), &options, &oracle, script, recover, check)?);
-    Ok(run)
+    world.copy()
+}
+
+/// Crashes the recovery that redoes the batch.
+pub fn run_recovery(options: &Options) -> Explored {
+    let known = Known { values: [7, 0, 7, 0], ..Known::default() };
+    let recover = |image: &World| Store::open(image.pool("fast")).map(drop);
+    explore_recovery(&half_done(), options, &known, recover, |known, image| known.check(values(image)?))
+}
+
+/// Flips every bit of the one record of a store: how many of them are an error on reading, and how
+/// many give a wrong value.
+pub fn bits_noticed() -> (u64, u64) {
+    let world = World::new();
+    let mut store = Store::open(world.add_pool("fast", LEN)).expect("an empty store");
+    store.put(0, 5);
+    let at = world.pool("fast").load(slot_at(0));
+    let (mut noticed, mut wrong) = (0, 0);
+    for bit in 0..RECORD as u64 * 8 {
+        let image = world.copy();
+        image.flip_bit("fast", at + bit / 8, (bit % 8) as u32);
+        match values(&image) {
+            Err(_) => noticed += 1,
+            Ok(values) => wrong += u64::from(values != [5, 0, 0, 0]),
+        }
+    }
+    (noticed, wrong)
 }
