@@ -1,5 +1,7 @@
 //! Stores on simulated media, for the engine's suites.
 
+pub mod script;
+
 use tierdb_base::{FailureLatch, Result};
 use tierdb_device::Meter;
 use tierdb_engine::Engine;

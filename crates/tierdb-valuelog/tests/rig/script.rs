@@ -1,0 +1,171 @@
+//! Scripts of random operations, run against an engine and the oracle of what a crash may leave.
+
+use crate::rig::{Sizes, open};
+use fastrand::Rng;
+use tierdb_base::ErrorKind;
+use tierdb_engine::conformance::{Oracle, Ticket};
+use tierdb_engine::{Durability, Engine, KeyRange, WriteBatch};
+use tierdb_sim::World;
+use tierdb_sim::crashtest;
+
+/// What the checker knows at a crash.
+pub type Known = crashtest::Oracle<Oracle>;
+
+/// What a script does.
+#[derive(Clone, Debug)]
+pub struct Script {
+    pub name: &'static str,
+    pub ops: usize,
+    pub keys: usize,
+    pub longest: usize,
+    /// Of eight writes, how many are grouped.
+    pub grouped: u8,
+}
+
+impl Script {
+    /// Few keys, written again and again: rings go around, chunks are collected.
+    pub const OVERWRITE: Script = Script { name: "overwrite", ops: 60, keys: 6, longest: 900, grouped: 0 };
+    /// Many small keys come and go: leaves split and join.
+    pub const CHURN: Script = Script { name: "churn", ops: 90, keys: 400, longest: 40, grouped: 0 };
+    /// Values up to some chunks long, written beside the rings.
+    pub const LONG: Script = Script { name: "long", ops: 24, keys: 4, longest: 40_000, grouped: 0 };
+    /// Grouped and durable writes mixed.
+    pub const GROUPED: Script = Script { name: "grouped", ops: 60, keys: 8, longest: 600, grouped: 5 };
+}
+
+fn key(number: usize) -> Vec<u8> {
+    // Some keys are longer than a leaf holds in place.
+    match number % 7 {
+        3 => format!("{number:04}-{}", "k".repeat(300)).into_bytes(),
+        _ => format!("key{number:04}").into_bytes(),
+    }
+}
+
+struct Run<'s, E> {
+    script: &'s Script,
+    engine: E,
+    known: &'s Known,
+    rng: Rng,
+    written: u64,
+}
+
+/// Runs `script` on the store of `world`, which it opens.
+pub fn run(script: &Script, sizes: &Sizes, seed: u64, world: &World, known: &Known) {
+    fastrand::seed(seed);
+    let engine = open(world, sizes).expect("a whole store opens");
+    run_on(script, seed, engine, known);
+}
+
+/// Runs `script` on `engine`, and closes it for half of the seeds.
+pub fn run_on(script: &Script, seed: u64, engine: impl Engine, known: &Known) {
+    let mut run = Run { script, engine, known, rng: Rng::with_seed(seed), written: 0 };
+    for _ in 0..script.ops {
+        run.step();
+    }
+    if seed.is_multiple_of(2) {
+        let ticket = known.update(Oracle::sync);
+        let closed = run.engine.close();
+        run.settle(ticket, closed);
+    }
+}
+
+impl<E: Engine> Run<'_, E> {
+    fn durability(&mut self) -> Durability {
+        if self.rng.u8(..8) < self.script.grouped { Durability::Grouped } else { Durability::Durable }
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        key(self.rng.usize(..self.script.keys))
+    }
+
+    fn value(&mut self) -> Vec<u8> {
+        self.written += 1;
+        let len = match self.rng.u8(..4) {
+            0 => 8,
+            1 => self.script.longest,
+            _ => self.rng.usize(8..=self.script.longest),
+        };
+        let mut value = vec![self.written as u8; len];
+        value[..8].copy_from_slice(&self.written.to_le_bytes());
+        value
+    }
+
+    fn settle(&self, ticket: Ticket, result: tierdb_base::Result<()>) {
+        match result {
+            Ok(()) => self.known.update(|oracle| oracle.returned(ticket)),
+            Err(error) if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Invalid) => {
+                self.known.update(|oracle| oracle.refused(ticket));
+            }
+            Err(error) => panic!("no fault was injected, but: {error}"),
+        }
+    }
+
+    fn step(&mut self) {
+        let durability = self.durability();
+        match self.rng.u8(..32) {
+            0..16 => {
+                let (key, value) = (self.key(), self.value());
+                let ticket = self.known.update(|oracle| oracle.put(&key, &value, durability));
+                let result = self.engine.put(&key, &value, durability);
+                self.settle(ticket, result);
+            }
+            16..21 => {
+                let key = self.key();
+                let ticket = self.known.update(|oracle| oracle.delete(&key, durability));
+                let result = self.engine.delete(&key, durability);
+                self.settle(ticket, result);
+            }
+            21..26 => {
+                let mut batch = WriteBatch::new();
+                for _ in 0..self.rng.usize(1..6) {
+                    let key = self.key();
+                    if self.rng.u8(..4) == 0 {
+                        batch.delete(key).expect("a small batch");
+                    } else {
+                        batch.put(key, self.value()).expect("a small batch");
+                    }
+                }
+                let ticket = self.known.update(|oracle| oracle.write(&batch, durability));
+                let result = self.engine.write(&batch, durability);
+                self.settle(ticket, result);
+            }
+            26 => {
+                let from = self.rng.usize(..self.script.keys);
+                let range = KeyRange::half_open(key(from), key(from + 3));
+                let ticket = self.known.update(|oracle| oracle.delete_range(&range, durability));
+                let result = self.engine.delete_range(&range, durability).map(|_| ());
+                self.settle(ticket, result);
+            }
+            27 => {
+                let ticket = self.known.update(Oracle::sync);
+                let result = self.engine.sync();
+                self.settle(ticket, result);
+            }
+            28 => {
+                // A reader, so that values come into the cache and are moved with it.
+                let key = self.key();
+                self.engine.get(&key).expect("a whole store is read");
+            }
+            29 => {
+                // Writes while a snapshot keeps what they replace.
+                let snapshot = self.engine.snapshot().expect("a snapshot");
+                let (key, value) = (self.key(), self.value());
+                let ticket = self.known.update(|oracle| oracle.put(&key, &value, durability));
+                let result = self.engine.put(&key, &value, durability);
+                self.settle(ticket, result);
+                self.allow_full(Engine::flush);
+                drop(snapshot);
+            }
+            30 => self.allow_full(Engine::flush),
+            _ => self.allow_full(Engine::compact),
+        }
+    }
+
+    fn allow_full(&self, work: impl Fn(&E) -> tierdb_base::Result<()>) {
+        // Both make earlier writes durable at some moment before they return, never less than was promised.
+        match work(&self.engine) {
+            Err(error) if error.kind() != ErrorKind::NoSpace => panic!("no fault was injected, but: {error}"),
+            _ => {}
+        }
+    }
+}
