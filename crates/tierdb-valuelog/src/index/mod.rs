@@ -56,6 +56,9 @@ pub const ADMIT_BYTES: u64 = 6 * PAGE;
 /// small pool, since each keeps a page from being used again.
 const MOST_QUEUED: u64 = 64;
 
+/// Leaves that are remembered to be joined later; one that is not stays sparse until it changes again.
+const MOST_TO_JOIN: usize = 1024;
+
 /// How often a writer lets others run, so that pages come back, before it says that there is no space.
 const PATIENCE: usize = 64;
 
@@ -73,6 +76,8 @@ pub struct Index<P: Pool> {
     queued: AtomicUsize,
     most_queued: usize,
     applying: Mutex<()>,
+    /// Keys of leaves that are to be joined with a neighbour as soon as there is a page for it.
+    to_join: Mutex<Vec<Vec<u8>>>,
     generation: AtomicU32,
     leaf_count: AtomicU64,
     inserted: Counter,
@@ -92,6 +97,7 @@ impl<P: Pool> Index<P> {
             queued: AtomicUsize::new(0),
             most_queued: ((numbers.end - numbers.start) / 32).clamp(1, MOST_QUEUED) as usize,
             applying: Mutex::default(),
+            to_join: Mutex::default(),
             generation: AtomicU32::new(1),
             leaf_count: AtomicU64::new(0),
             inserted: Counter::default(),
@@ -292,8 +298,7 @@ impl<P: Pool> Index<P> {
             break (self.leaves.live(page), leaf.slots);
         };
         if live * 4 <= slots && live % (slots / 16).max(1) == 0 {
-            // A leaf that stays as it is has lost nothing but space.
-            let _joined = self.join(key, &guard);
+            self.join_or_note(key.to_vec(), &guard);
         }
         drop(guard);
         if self.queued.load(Ordering::Relaxed) > self.most_queued {
@@ -302,9 +307,35 @@ impl<P: Pool> Index<P> {
         Ok(true)
     }
 
+    /// Joins the leaf of `key` with a neighbour; without a page for that, notes that it is to be done. A
+    /// damaged leaf stays as it is: it costs nothing but space.
+    fn join_or_note(&self, key: Vec<u8>, guard: &Guard) -> bool {
+        let no_page = self.join(&key, guard).is_err_and(|e| e.kind() == ErrorKind::NoSpace);
+        if no_page {
+            let mut to_join = self.to_join.lock();
+            if to_join.len() < MOST_TO_JOIN {
+                to_join.push(key);
+            }
+        }
+        !no_page
+    }
+
     /// Brings the search layer up to date and lets what was replaced come back once its readers have
     /// gone. Called by a background thread from time to time; writers call it when much is queued.
     pub fn run_structure_updates(&self) {
+        self.apply_updates();
+        self.blobs.collect();
+        let to_join = std::mem::take(&mut *self.to_join.lock());
+        let mut to_join = to_join.into_iter();
+        while let Some(key) = to_join.next() {
+            if !self.join_or_note(key, &epoch::pin()) {
+                self.to_join.lock().extend(to_join);
+                return;
+            }
+        }
+    }
+
+    fn apply_updates(&self) {
         let _applying = self.applying.lock();
         let updates = {
             let mut queue = self.updates.lock();
@@ -325,7 +356,6 @@ impl<P: Pool> Index<P> {
             }
             guard.flush();
         }
-        self.blobs.collect();
     }
 
     /// Tries to get back the pages that wait for readers.
