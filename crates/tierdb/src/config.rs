@@ -179,6 +179,54 @@ pub struct Config {
     /// The flash tiers, 1 to 16, one for each device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flash: Vec<FlashTier>,
+    /// Settings of the valuelog engine.
+    #[serde(default, skip_serializing_if = "Valuelog::is_default")]
+    pub valuelog: Valuelog,
+}
+
+/// Settings of the valuelog engine. The defaults suit most workloads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Valuelog {
+    /// Bytes of the write buffer, where values stay until they go to flash. Default a third of the pool (the
+    /// fast tier, or the half of memory that stands for it), at most 8 GiB; at least 1 MiB.
+    ///
+    /// Raise it where the same keys are written again and again, or written in bursts; lower it where more keys
+    /// must fit. *Fixed when the store is created.*
+    #[serde(default, with = "size::optional", skip_serializing_if = "Option::is_none")]
+    pub write_buffer: Option<ByteSize>,
+    /// Write-buffer fill, in percent, at which values start to move to flash. Default 50, 10..=90.
+    ///
+    /// Raise it to let more overwrites die in the buffer; lower it if writers stall (`Stats::stall_ns`).
+    /// *Takes effect on open.*
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reclaim_pct: Option<u8>,
+    /// Free share of flash, in percent, below which garbage collection starts. Default 10, 1..=50.
+    ///
+    /// Raise it if writers stall on a nearly full store; lower it to use more of the capacity, at the cost of
+    /// more writes to flash. *Takes effect on open.*
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gc_free_pct: Option<u8>,
+}
+
+impl Valuelog {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn validate(&self) -> Result<()> {
+        if self.write_buffer.is_some_and(|buffer| buffer < ByteSize::mib(1)) {
+            return Err(Error::invalid("valuelog.write_buffer: at least 1 MiB is needed"));
+        }
+        if self.reclaim_pct.is_some_and(|pct| !(10..=90).contains(&pct)) {
+            return Err(Error::invalid("valuelog.reclaim_pct: must be 10 to 90"));
+        }
+        if self.gc_free_pct.is_some_and(|pct| !(1..=50).contains(&pct)) {
+            return Err(Error::invalid("valuelog.gc_free_pct: must be 1 to 50"));
+        }
+        Ok(())
+    }
 }
 
 impl Config {
@@ -274,6 +322,13 @@ impl Config {
         self
     }
 
+    /// The same, with these settings of the valuelog engine.
+    #[must_use]
+    pub fn with_valuelog(mut self, valuelog: Valuelog) -> Self {
+        self.valuelog = valuelog;
+        self
+    }
+
     /// The memory budget: what was set, or the default for this machine.
     pub fn memory_budget(&self) -> ByteSize {
         self.memory.unwrap_or_else(default_memory)
@@ -332,6 +387,7 @@ impl Config {
                 return Err(unknown_device("fast", device));
             }
         }
+        self.valuelog.validate()?;
         for tier in &self.flash {
             if let Some(device) = &tier.emulate
                 && Emulation::named(device).is_none()
@@ -357,7 +413,7 @@ pub(crate) fn drain_latency_ns(name: &str) -> Option<u64> {
     BYTE_DEVICES.iter().find(|(known, _)| *known == name).map(|(_, ns)| *ns)
 }
 
-fn unknown_device(role: &str, device: &str) -> Error {
+pub(crate) fn unknown_device(role: &str, device: &str) -> Error {
     let block = Emulation::NAMED.map(|e| e.name).join(", ");
     let byte = BYTE_DEVICES.map(|(name, _)| name).join(", ");
     Error::invalid(format!(
@@ -475,6 +531,9 @@ mod tests {
         [[flash]]
         path = "/mnt/qlc2/app"
         emulate = "qlc"
+        [valuelog]
+        write_buffer = "2 GiB"
+        gc_free_pct = 5
     "#;
 
     fn refused(text: &str) -> String {
@@ -494,7 +553,12 @@ mod tests {
                     .with_emulation("optane-ssd"),
             )
             .with_flash(FlashTier::new("/mnt/qlc/app").with_capacity(ByteSize::gib(2048)))
-            .with_flash(FlashTier::new("/mnt/qlc2/app").with_emulation("qlc"));
+            .with_flash(FlashTier::new("/mnt/qlc2/app").with_emulation("qlc"))
+            .with_valuelog(Valuelog {
+                write_buffer: Some(ByteSize::gib(2)),
+                gc_free_pct: Some(5),
+                ..Valuelog::default()
+            });
         let parsed = Config::parse(FULL).expect("full");
         assert_eq!(parsed, built);
         assert_eq!(Config::parse(&built.to_toml()).expect("own text"), built);
@@ -530,6 +594,9 @@ mod tests {
             ("[[flash]]\npath = \"a\"\n[[flash]]\npath = \"a\"", "twice"),
             ("[[fast]]\npath = \"a\"\ncapacity = \"1 GiB\"\n[[flash]]\npath = \"a\"", "twice"),
             ("[[flash]]\npath = \"a\"\nemulate = \"tape\"", "tape"),
+            ("[[flash]]\npath = \"a\"\n[valuelog]\nreclaim_pct = 95", "reclaim_pct"),
+            ("[[flash]]\npath = \"a\"\n[valuelog]\ngc_free_pct = 0", "gc_free_pct"),
+            ("[[flash]]\npath = \"a\"\n[valuelog]\nwrite_buffer = \"1 KiB\"", "write_buffer"),
             (
                 "[[fast]]\npath = \"a\"\ncapacity = \"1 GiB\"\nkind = \"byte\"\nemulate = \"qlc\"\n[[flash]]\npath = \"b\"",
                 "qlc",

@@ -1,0 +1,264 @@
+//! Copies of a store: checkpoints, and stores restored from them.
+//!
+//! A copy is logical: the entries that one snapshot sees, written in key order into a new store, whose tiers
+//! say *creating* until all of it was synced, read back and found equal by count and hash. So a crash at any
+//! point leaves a directory that says itself that it holds nothing anybody may rely on.
+//!
+//! A checkpoint is a store on one SSD that is built under `<dir>.partial`. Its last steps are
+//! 1. `CHECKPOINT` (count, hash, and the name it will have) is written and synced;
+//! 2. `TIER` says *ready*;
+//! 3. the directory gets its name, and the parent directory is synced.
+//!
+//! A crash between 2 and 3 leaves a ready store under the partial name; it is known as a checkpoint that was
+//! not acknowledged by the name in its `CHECKPOINT`, and is replaced like any other partial one.
+
+use crate::config::Config;
+use crate::setup::{self, Prepared};
+use crate::tiers::Intent;
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::path::Path;
+use tierdb_base::{ByteSize, Error, Location, Result, TierRole, Uuid, checksum, checksum_parts, matches};
+use tierdb_engine::{Durability, Engine, KeyRange, Snapshot, Stats, WriteBatch};
+
+/// The file in a checkpoint that says what it holds.
+pub(crate) const RECORD_NAME: &str = "CHECKPOINT";
+const FORMAT: u32 = 1;
+/// The least pool and memory of a copy.
+const LEAST_POOL: u64 = 32 << 20;
+/// Writes of a copy go in batches of about so many bytes: few enough for any write buffer.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// What was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Copied {
+    /// Entries.
+    pub entries: u64,
+    /// Bytes of their keys and values.
+    pub bytes: u64,
+    /// A hash of all keys and values in their order.
+    pub hash: u64,
+}
+
+/// Counts and hashes entries in key order.
+struct Tally(Copied);
+
+impl Tally {
+    fn new() -> Self {
+        Tally(Copied { entries: 0, bytes: 0, hash: 0 })
+    }
+
+    /// Lengths are hashed too, so that bytes cannot move from a key to its value unnoticed.
+    fn add(&mut self, key: &[u8], value: &[u8]) {
+        let lens = [(key.len() as u64).to_le_bytes(), (value.len() as u64).to_le_bytes()];
+        self.0.hash = checksum_parts(self.0.hash, &[&lens[0], key, &lens[1], value]);
+        self.0.entries += 1;
+        self.0.bytes += (key.len() + value.len()) as u64;
+    }
+}
+
+/// What `CHECKPOINT` says.
+#[derive(Serialize, Deserialize)]
+struct Record {
+    format: u32,
+    /// The directory's name when it is complete.
+    name: String,
+    /// The store it was made of.
+    store: String,
+    seqno: u64,
+    entries: u64,
+    bytes: u64,
+    hash: String,
+    /// Over the fields above, as they stand here.
+    checksum: String,
+}
+
+impl Record {
+    fn sum(&self) -> u64 {
+        let Record { format, name, store, seqno, entries, bytes, hash, checksum: _ } = self;
+        checksum(0, format!("{format}\n{name}\n{store}\n{seqno}\n{entries}\n{bytes}\n{hash}").as_bytes())
+    }
+
+    /// Reads the record in `dir`; `None` if there is none.
+    fn read(dir: &Path) -> Result<Option<Self>> {
+        let path = dir.join(RECORD_NAME);
+        let shown = path.display().to_string();
+        let corrupt = |what: &str| {
+            Error::corrupt(
+                TierRole::Flash,
+                format!("checkpoint record: {what}"),
+                Location::new(shown.clone(), 0),
+            )
+        };
+        let text = match std::fs::read(&path) {
+            Ok(bytes) => String::from_utf8(bytes).map_err(|_| corrupt("it is not text"))?,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(Error::io("read", shown, 0, e)),
+        };
+        let record: Record = toml::from_str(&text).map_err(|e| corrupt(e.message()))?;
+        let stored =
+            u64::from_str_radix(&record.checksum, 16).map_err(|_| corrupt("its checksum is no number"))?;
+        if !matches(stored, record.sum()) {
+            return Err(corrupt("its checksum does not fit its contents"));
+        }
+        if record.format > FORMAT {
+            let place = Location::new(shown, 0);
+            return Err(Error::NewerFormat { place, found: record.format, newest: FORMAT });
+        }
+        Ok(Some(record))
+    }
+
+    fn write(mut self, dir: &Path) -> Result<()> {
+        self.checksum = format!("{:016x}", self.sum());
+        let path = dir.join(RECORD_NAME);
+        let io = |op, e| Error::io(op, path.display().to_string(), 0, e);
+        let text = toml::to_string(&self).map_err(|e| Error::invalid(e.to_string()))?;
+        let mut file = std::fs::File::create(&path).map_err(|e| io("create", e))?;
+        file.write_all(text.as_bytes()).map_err(|e| io("write", e))?;
+        file.sync_all().map_err(|e| io("sync", e))?;
+        setup::sync_dir(dir)
+    }
+
+    fn agrees(&self, copied: &Copied) -> bool {
+        let hash = u64::from_str_radix(&self.hash, 16);
+        self.entries == copied.entries
+            && self.bytes == copied.bytes
+            && hash.is_ok_and(|hash| matches(hash, copied.hash))
+    }
+}
+
+/// Copies what `snapshot` sees of `from` into the empty store `to`, all of it durable on return.
+fn copy(from: &dyn Engine, snapshot: &Snapshot, to: &dyn Engine) -> Result<Copied> {
+    let mut tally = Tally::new();
+    let mut batch = WriteBatch::new();
+    let mut cursor = from.cursor(KeyRange::all(), Some(snapshot))?;
+    while let Some((key, value)) = cursor.next()? {
+        tally.add(&key, &value);
+        if value.len() > BATCH_BYTES {
+            to.put(&key, &value, Durability::Grouped)?;
+            continue;
+        }
+        batch.put(key, value.into_vec())?;
+        if batch.bytes() > BATCH_BYTES {
+            to.write(&batch, Durability::Grouped)?;
+            batch.clear();
+        }
+    }
+    if !batch.is_empty() {
+        to.write(&batch, Durability::Grouped)?;
+    }
+    to.flush()?;
+    to.sync()?;
+    Ok(tally.0)
+}
+
+/// Reads all of a store.
+fn tally(engine: &dyn Engine) -> Result<Copied> {
+    let mut tally = Tally::new();
+    let mut cursor = engine.cursor(KeyRange::all(), None)?;
+    while let Some((key, value)) = cursor.next()? {
+        tally.add(&key, &value);
+    }
+    Ok(tally.0)
+}
+
+/// Fills the new store `prepared`, closes it, opens it again and compares. It still says *creating* on return.
+fn fill(prepared: &mut Prepared, from: &dyn Engine, snapshot: &Snapshot) -> Result<Copied> {
+    let target = prepared.engine()?;
+    let copied = copy(from, snapshot, &*target)?;
+    target.close()?;
+    drop(target);
+    let target = prepared.engine()?;
+    let read = tally(&*target)?;
+    target.close()?;
+    if read.entries != copied.entries || read.bytes != copied.bytes || !matches(read.hash, copied.hash) {
+        return Err(Error::corrupt(
+            TierRole::Flash,
+            format!("{} entries were copied, but {} others were read back", copied.entries, read.entries),
+            Location::new(prepared.name(), 0),
+        ));
+    }
+    Ok(copied)
+}
+
+/// What a store has on its fast tier, but for the write buffer.
+fn index_bytes(stats: &Stats) -> u64 {
+    let fast = stats.tiers.iter().filter(|tier| tier.role == TierRole::Fast);
+    let parts = fast.flat_map(|tier| &tier.parts).filter(|(name, _)| !name.starts_with("write buffer"));
+    parts.map(|(_, bytes)| bytes).sum()
+}
+
+/// As [`Db::checkpoint`](crate::Db::checkpoint), of the store `uuid`.
+pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied> {
+    let name = match dir.file_name().and_then(|name| name.to_str()) {
+        Some(name) => name.to_owned(),
+        None => return Err(Error::invalid(format!("{} cannot name a checkpoint", dir.display()))),
+    };
+    if std::fs::symlink_metadata(dir).is_ok() {
+        return Err(Error::invalid(format!("{} exists; a checkpoint needs a new name", dir.display())));
+    }
+    let partial = dir.with_file_name(format!("{name}.partial"));
+    let mut config = Config::one_directory(&partial);
+    if let Some(left) = Record::read(&partial).ok().flatten()
+        && left.name == name
+    {
+        Prepared::begin(&config, Intent::OpenOrCreate, None)?.abandon()?;
+    }
+    // A third of a pool is write buffer, and an index that was filled in order may be packed less well.
+    let pool = (index_bytes(&from.stats()) * 2).max(LEAST_POOL);
+    config.memory = Some(ByteSize(pool * 2));
+    let mut prepared = Prepared::begin(&config, Intent::CreateNew, Some(pool))?;
+    let snapshot = from.snapshot()?;
+    let copied = fill(&mut prepared, from, &snapshot)?;
+    let record = Record {
+        format: FORMAT,
+        name,
+        store: uuid.to_string(),
+        seqno: snapshot.seqno(),
+        entries: copied.entries,
+        bytes: copied.bytes,
+        hash: format!("{:016x}", copied.hash),
+        checksum: String::new(),
+    };
+    record.write(&partial)?;
+    prepared.finish()?;
+    std::fs::rename(&partial, dir).map_err(|e| Error::io("rename", partial.display().to_string(), 0, e))?;
+    setup::sync_dir(&setup::parent(dir))?;
+    Ok(copied)
+}
+
+/// Creates the store that `config` describes, whose directories are absent or empty, with the contents of the
+/// checkpoint in `checkpoint_dir`.
+///
+/// The new store is read back in full and compared with what the checkpoint recorded of itself when it was
+/// made. Until then it says that it is being created, so that a crash, or a checkpoint found damaged, leaves
+/// nothing that could be taken for the store. Returns when all of it survives power loss.
+///
+/// # Errors
+/// `Invalid` if the target holds a store; `NotAStore` if `checkpoint_dir` is no checkpoint or the target holds
+/// other files; `Corrupt` if the checkpoint is not what was written.
+pub fn restore(checkpoint_dir: impl AsRef<Path>, config: &Config) -> Result<Copied> {
+    let dir = checkpoint_dir.as_ref();
+    let record = Record::read(dir)?;
+    let mut source = Prepared::begin(&crate::db::directory(dir)?, Intent::OpenExisting, None)?;
+    let Some(record) = record else {
+        return Err(Error::NotAStore {
+            path: dir.into(),
+            why: format!("it is a store, but not a checkpoint: it has no {RECORD_NAME} file"),
+        });
+    };
+    let from = source.engine()?;
+    let mut prepared = Prepared::begin(config, Intent::CreateNew, None)?;
+    let copied = fill(&mut prepared, &*from, &from.snapshot()?)?;
+    if !record.agrees(&copied) {
+        return Err(Error::corrupt(
+            TierRole::Flash,
+            format!("it recorded {} entries, and {} were read, or others", record.entries, copied.entries),
+            Location::new(dir.display().to_string(), 0),
+        ));
+    }
+    prepared.finish()?;
+    from.close()?;
+    Ok(copied)
+}

@@ -1,0 +1,300 @@
+//! The store as a user holds it.
+
+use crate::checkpoint;
+use crate::config::Config;
+use crate::entries::{Entries, key_range};
+use crate::setup::Prepared;
+use crate::tiers::Intent;
+use parking_lot::Mutex;
+use std::ops::RangeBounds;
+use std::path::Path;
+use std::sync::Arc;
+use tierdb_base::{Error, Result, Uuid};
+use tierdb_device::DirLock;
+use tierdb_engine::{Durability, Engine, KeyRange, Snapshot, Stats, Value, VerifyReport, WriteBatch};
+
+/// An open store: an ordered, durable map of byte strings to byte strings.
+///
+/// Clones are the same store, cheap, and usable from any thread. The last one to be dropped closes it; call
+/// [`Db::close`] to see whether that succeeds. A store is open once: a second open, in this process or
+/// another, is refused with [`Error::Locked`].
+///
+/// Single operations are linearizable, and a [`WriteBatch`] is one operation. A write that does not name a
+/// [`Durability`] gets that of the configuration, which is to survive power loss when it returns.
+#[derive(Clone)]
+pub struct Db {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    // Dropped in this order: the engine ends its work before another process may open the tiers.
+    engine: Box<dyn Engine>,
+    locks: Mutex<Vec<Box<dyn DirLock>>>,
+    durability: Durability,
+    uuid: Uuid,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // There is nobody to tell; what was acknowledged is durable, and the next open recovers the rest.
+        let _ = self.engine.close();
+    }
+}
+
+impl Db {
+    /// Opens the store in the directory `path`, on one plain SSD, and creates it where the directory is absent
+    /// or empty (its parent must be there). It may use half the default memory (see [`Config::memory`]) for the
+    /// index, and grow as large as the file system.
+    ///
+    /// # Errors
+    /// `NotAStore` if the directory holds other files; `TierMissing` if it is one tier of a store with more;
+    /// `Locked` if it is open; `NewerFormat`; `Corrupt` and `AcknowledgedDataMissing` for damage, after which
+    /// [`repair`](mod@crate::repair) salvages what is left.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_config(&directory(path.as_ref())?)
+    }
+
+    /// Opens the store in the directory `path`; it must be there.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no store; otherwise as [`Db::open`].
+    pub fn open_existing(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_existing_config(&directory(path.as_ref())?)
+    }
+
+    /// Opens the store that `config` describes, and creates it where all its directories are absent or empty.
+    ///
+    /// # Errors
+    /// `Invalid` for the configuration, or where it disagrees with what was fixed when the store was created;
+    /// `TierMissing` if a tier is absent or was replaced by an empty one; `ForeignTier` if one belongs to
+    /// another store, or to another place in this; otherwise as [`Db::open`].
+    pub fn open_config(config: &Config) -> Result<Self> {
+        Self::start(Prepared::begin(config, Intent::OpenOrCreate, None)?)
+    }
+
+    /// Opens the store that `config` describes; it must be there.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no store; otherwise as [`Db::open_config`].
+    pub fn open_existing_config(config: &Config) -> Result<Self> {
+        Self::start(Prepared::begin(config, Intent::OpenExisting, None)?)
+    }
+
+    fn start(mut prepared: Prepared) -> Result<Self> {
+        let engine = prepared.engine()?;
+        prepared.finish()?;
+        let (uuid, durability) = (prepared.uuid(), prepared.durability());
+        let locks = Mutex::new(prepared.into_locks());
+        Ok(Db { inner: Arc::new(Inner { engine, locks, durability, uuid }) })
+    }
+
+    /// The value of `key`, as of now.
+    ///
+    /// # Errors
+    /// `Invalid` for an empty or too long key; `Corrupt` where its stored bytes are damaged: never another
+    /// value, never `None`.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+        self.engine().get(key.as_ref())
+    }
+
+    /// The value of `key` as `snapshot` sees it.
+    ///
+    /// # Errors
+    /// As [`Db::get`].
+    pub fn get_at(&self, key: impl AsRef<[u8]>, snapshot: &Snapshot) -> Result<Option<Value>> {
+        self.engine().get_at(key.as_ref(), snapshot)
+    }
+
+    /// The values of `keys`, in their order, each as of some moment during the call. Reads of flash overlap,
+    /// so this is faster than one `get` after another.
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<Value>>> {
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        self.engine().multi_get(&keys)
+    }
+
+    /// Stores `value` under `key`, replacing any older value, with the configured durability.
+    ///
+    /// # Errors
+    /// `Invalid` for arguments over a limit; `NoSpace` if a tier is full; `Poisoned` after a failed write.
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.put_with(key, value, self.inner.durability)
+    }
+
+    /// As [`Db::put`], with this durability.
+    ///
+    /// # Errors
+    /// As [`Db::put`].
+    pub fn put_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        durability: Durability,
+    ) -> Result<()> {
+        self.engine().put(key.as_ref(), value.as_ref(), durability)
+    }
+
+    /// Removes `key`, if it is there, with the configured durability. Succeeds on a full store.
+    ///
+    /// # Errors
+    /// `Invalid`; `Poisoned`.
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.delete_with(key, self.inner.durability)
+    }
+
+    /// As [`Db::delete`], with this durability.
+    ///
+    /// # Errors
+    /// As [`Db::delete`].
+    pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
+        self.engine().delete(key.as_ref(), durability)
+    }
+
+    /// Applies all writes of `batch`, visible and durable at once, with the configured durability.
+    ///
+    /// # Errors
+    /// As [`Db::put`]; nothing of the batch is then applied.
+    pub fn write(&self, batch: &WriteBatch) -> Result<()> {
+        self.write_with(batch, self.inner.durability)
+    }
+
+    /// As [`Db::write`], with this durability.
+    ///
+    /// # Errors
+    /// As [`Db::write`].
+    pub fn write_with(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
+        self.engine().write(batch, durability)
+    }
+
+    /// Removes every key of `range` that is there when the call starts, and returns how many there were. One
+    /// batch while they are at most 1,048,576, otherwise several in key order.
+    ///
+    /// # Errors
+    /// `Poisoned`; what was removed before a failure stays removed.
+    pub fn delete_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<u64> {
+        self.engine().delete_range(&key_range(&range), self.inner.durability)
+    }
+
+    /// All entries in key order, as of now.
+    ///
+    /// # Errors
+    /// As [`Db::snapshot`].
+    pub fn iter(&self) -> Result<Entries<'_>> {
+        Ok(self.entries(KeyRange::all(), self.snapshot()?))
+    }
+
+    /// The entries of a range of keys in key order, as of now. A reversed range is empty.
+    ///
+    /// ```no_run
+    /// # let db = tierdb::Db::open("data")?;
+    /// for entry in db.range("user1".."user2")? {
+    ///     let (key, value) = entry?;
+    ///     println!("{} has {} bytes", String::from_utf8_lossy(&key), value.len());
+    /// }
+    /// # Ok::<(), tierdb::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Db::snapshot`].
+    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Entries<'_>> {
+        Ok(self.entries(key_range(&range), self.snapshot()?))
+    }
+
+    /// The entries of a range of keys in key order, as `snapshot` sees them.
+    pub fn range_at<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>, snapshot: &Snapshot) -> Entries<'_> {
+        self.entries(key_range(&range), snapshot.clone())
+    }
+
+    /// The entries whose keys start with `prefix`, in key order, as of now.
+    ///
+    /// # Errors
+    /// As [`Db::snapshot`].
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<Entries<'_>> {
+        Ok(self.entries(KeyRange::prefix(prefix.as_ref()), self.snapshot()?))
+    }
+
+    fn entries(&self, range: KeyRange, snapshot: Snapshot) -> Entries<'_> {
+        Entries::new(self.engine(), range, snapshot)
+    }
+
+    /// A consistent view of the store as of now. While it is held, the values it can see are kept.
+    ///
+    /// # Errors
+    /// `Invalid` after [`Db::close`].
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        self.engine().snapshot()
+    }
+
+    /// Makes all writes that have returned durable, those of [`Durability::Grouped`] too.
+    ///
+    /// # Errors
+    /// `Poisoned`.
+    pub fn sync(&self) -> Result<()> {
+        self.engine().sync()
+    }
+
+    /// Writes a copy of the store, as of now, into the new directory `dir`: one self-contained store on one
+    /// SSD whatever the tiers of this one, which [`Db::open`] opens and [`restore`](crate::restore) turns back.
+    ///
+    /// Writes go on meanwhile. The copy is read back in full and checked before it gets its name; a crash
+    /// leaves only `<dir>.partial`, which the next checkpoint of the same name replaces. Returns when the copy
+    /// survives power loss. Costs a read of all values and a write of as many bytes, and DRAM for the index of the
+    /// copy, which is in memory whatever this store's tiers are.
+    ///
+    /// # Errors
+    /// `Invalid` if `dir` exists; `Corrupt` if damage is met in this store: there is then no checkpoint;
+    /// `NoSpace` and `Io` of the target.
+    pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<checkpoint::Copied> {
+        checkpoint::create(self.engine(), self.uuid(), dir.as_ref())
+    }
+
+    /// Reads and checks everything that is stored, while the store is in use.
+    ///
+    /// # Errors
+    /// Only where the check itself cannot run; damage is in the report.
+    pub fn verify(&self) -> Result<VerifyReport> {
+        self.engine().verify()
+    }
+
+    /// What the store holds, where, and what it has done since it was opened.
+    pub fn stats(&self) -> Stats {
+        self.engine().stats()
+    }
+
+    /// Finishes background work, makes everything durable and releases the tiers, so that the next open is
+    /// quick. Later calls, through any clone, fail; a second close does nothing.
+    ///
+    /// # Errors
+    /// `Poisoned` or `Io`: what was acknowledged as durable is; the next open recovers.
+    pub fn close(&self) -> Result<()> {
+        self.engine().close()?;
+        self.inner.locks.lock().clear();
+        Ok(())
+    }
+
+    /// The store's UUID, by which its tiers know that they belong together.
+    pub fn uuid(&self) -> Uuid {
+        self.inner.uuid
+    }
+
+    /// The engine, for what has no method here: cursors that seek, `flush`, `compact`.
+    pub fn engine(&self) -> &dyn Engine {
+        &*self.inner.engine
+    }
+}
+
+impl std::fmt::Debug for Db {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Db").field("uuid", &self.inner.uuid).finish_non_exhaustive()
+    }
+}
+
+/// The configuration of a store in one directory.
+pub(crate) fn directory(path: &Path) -> Result<Config> {
+    if path.is_file() {
+        return Err(Error::NotAStore {
+            path: path.into(),
+            why: "it is a file; to open a store by its configuration, load that first".into(),
+        });
+    }
+    Ok(Config::one_directory(path))
+}

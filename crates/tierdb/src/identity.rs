@@ -1,0 +1,399 @@
+//! The file `TIER`, by which a directory is known as one tier of one store.
+//!
+//! Four copies, each in a block of 4 KiB of its own; each copy little-endian, offsets from its start:
+//!
+//! ```text
+//!  0       8        12      16     32           40        48         56         64        72
+//!  ├───────┼────────┼───────┼──────┼────────────┼─────────┼──────────┼──────────┼─────────┤
+//!  │ magic │ format │ flags │ store│ generation │ created │ capacity │ pool len │ log len │
+//!  │ u64   │ u32    │ u32   │ UUID │ u64        │ unix s  │ bytes    │ bytes    │ bytes   │
+//!  └───────┴────────┴───────┴──────┴────────────┴─────────┴──────────┴──────────┴─────────┘
+//!  72     73      74     75       76           77            78          80       4088       4096
+//!  ├──────┼───────┼──────┼────────┼────────────┼─────────────┼───────────┼────────┼──────────┤
+//!  │ role │ state │ mode │ number │ fast tiers │ flash tiers │ paths len │ paths  │ checksum │
+//!  └──────┴───────┴──────┴────────┴────────────┴─────────────┴───────────┴────────┴──────────┘
+//! ```
+//!
+//! * `checksum` (XXH3-64) covers bytes 0..4088 and is seeded with the number of the copy. Magic, format,
+//!   flags, generation and checksum keep their places in every format.
+//! * `paths` is UTF-8, one line for each tier (fast, then flash by number): where it last was. Only errors use it.
+//! * An unknown format or flag means the tier must not be opened.
+//!
+//! Invariants
+//! 1. The file appears whole: it is written as `TIER.new`, synced, and renamed.
+//! 2. It is changed one copy at a time, each durable before the next, under a higher generation. What counts
+//!    is the highest generation that at least two copies agree on: at any crash the old or the new has two.
+//! 3. State *creating* on media means that no write was ever acknowledged: nobody gets an open store
+//!    before every tier says *ready*.
+//!
+//! Since format 1. Golden fixture: `tests/golden/tier-v1`.
+
+use std::ops::Range;
+use tierdb_base::{Error, Location, Result, TierRole, Uuid, checksum, matches};
+use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Dir, OpenMode};
+
+/// The file's name.
+pub(crate) const NAME: &str = "TIER";
+/// Its name until it is whole.
+pub(crate) const NEW_NAME: &str = "TIER.new";
+/// The newest format this version reads, and the one it writes.
+pub(crate) const FORMAT: u32 = 1;
+
+const COPIES: usize = 4;
+const QUORUM: usize = 2;
+const COPY_LEN: usize = BLOCK as usize;
+const FILE_LEN: u64 = COPIES as u64 * BLOCK;
+const MAGIC: [u8; 8] = *b"TDBTIER\0";
+const KNOWN_FLAGS: u32 = 0;
+
+/// Where each field lies in a copy.
+mod at {
+    use std::ops::Range;
+    pub const MAGIC: Range<usize> = 0..8;
+    pub const FORMAT: Range<usize> = 8..12;
+    pub const FLAGS: Range<usize> = 12..16;
+    pub const UUID: Range<usize> = 16..32;
+    pub const GENERATION: Range<usize> = 32..40;
+    pub const CREATED: Range<usize> = 40..48;
+    pub const CAPACITY: Range<usize> = 48..56;
+    pub const POOL_LEN: Range<usize> = 56..64;
+    pub const LOG_LEN: Range<usize> = 64..72;
+    pub const ROLE: usize = 72;
+    pub const STATE: usize = 73;
+    pub const MODE: usize = 74;
+    pub const NUMBER: usize = 75;
+    pub const FAST_TIERS: usize = 76;
+    pub const FLASH_TIERS: usize = 77;
+    pub const PATHS_LEN: Range<usize> = 78..80;
+    pub const PATHS: Range<usize> = 80..4088;
+    pub const CHECKSUM: Range<usize> = 4088..4096;
+
+    const _: () = {
+        assert!(FORMAT.start == MAGIC.end && FLAGS.start == FORMAT.end && UUID.start == FLAGS.end);
+        assert!(
+            GENERATION.start == UUID.end && CREATED.start == GENERATION.end && CAPACITY.start == CREATED.end
+        );
+        assert!(POOL_LEN.start == CAPACITY.end && LOG_LEN.start == POOL_LEN.end && ROLE == LOG_LEN.end);
+        assert!(
+            FLASH_TIERS == ROLE + 5 && PATHS_LEN.start == FLASH_TIERS + 1 && PATHS.start == PATHS_LEN.end
+        );
+        assert!(CHECKSUM.start == PATHS.end && CHECKSUM.end == super::COPY_LEN);
+    };
+}
+
+/// How far the creation of the store came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Begun; nothing was acknowledged.
+    Creating,
+    /// Complete.
+    Ready,
+}
+
+/// The hardware mode a store was created in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// A mapped pool on byte-addressable NVM.
+    Byte,
+    /// A logged pool on a fast block device.
+    Block,
+    /// A logged pool in the one flash directory.
+    OneDirectory,
+    /// A mapped pool in shared memory.
+    Emulated,
+}
+
+impl Mode {
+    const ALL: [(Mode, u8); 4] =
+        [(Mode::Byte, 1), (Mode::Block, 2), (Mode::OneDirectory, 3), (Mode::Emulated, 4)];
+
+    fn number(self) -> u8 {
+        Self::ALL.into_iter().find(|(mode, _)| *mode == self).map_or(0, |(_, number)| number)
+    }
+
+    fn of(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|(_, own)| *own == number).map(|(mode, _)| mode)
+    }
+
+    /// Whether the pool is a DRAM image with a log.
+    pub(crate) fn is_logged(self) -> bool {
+        matches!(self, Mode::Block | Mode::OneDirectory)
+    }
+}
+
+/// What was fixed for the whole store when it was created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Hardware mode.
+    pub mode: Mode,
+    /// Bytes of the pool.
+    pub pool_len: u64,
+    /// Bytes of the log ring; 0 where the pool is mapped.
+    pub log_len: u64,
+}
+
+/// What `TIER` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// The store.
+    pub uuid: Uuid,
+    /// Counts changes of this file.
+    pub generation: u64,
+    /// When the store was created, in seconds since 1970.
+    pub created: u64,
+    /// The capacity it was created with; `u64::MAX` is that of the file system.
+    pub capacity: u64,
+    /// What was fixed for the whole store.
+    pub shape: Shape,
+    /// What the tier is for.
+    pub role: TierRole,
+    /// How far creation came.
+    pub state: State,
+    /// Which of the tiers of its role it is, from 0.
+    pub number: u8,
+    /// How many fast tiers the store has.
+    pub fast_tiers: u8,
+    /// How many flash tiers the store has.
+    pub flash_tiers: u8,
+    /// Where each tier last was: fast, then flash by number. May be cut short.
+    pub paths: Vec<String>,
+}
+
+impl Identity {
+    /// "fast tier 0 of store 0192…", for errors.
+    pub(crate) fn describe(&self) -> String {
+        format!("{} of store {}", tier_name(self.role, self.number), self.uuid)
+    }
+
+    /// Where the tier of this role and number last was.
+    pub(crate) fn last_path(&self, role: TierRole, number: u8) -> Option<&str> {
+        let first = if role == TierRole::Fast { 0 } else { usize::from(self.fast_tiers) };
+        self.paths.get(first + usize::from(number)).map(String::as_str)
+    }
+
+    fn encode(&self, copy: usize) -> Result<AlignedBuf> {
+        let mut raw = AlignedBuf::zeroed(COPY_LEN)?;
+        raw[at::MAGIC].copy_from_slice(&MAGIC);
+        raw[at::FORMAT].copy_from_slice(&FORMAT.to_le_bytes());
+        raw[at::FLAGS].copy_from_slice(&0u32.to_le_bytes());
+        raw[at::UUID].copy_from_slice(self.uuid.as_bytes());
+        raw[at::GENERATION].copy_from_slice(&self.generation.to_le_bytes());
+        raw[at::CREATED].copy_from_slice(&self.created.to_le_bytes());
+        raw[at::CAPACITY].copy_from_slice(&self.capacity.to_le_bytes());
+        raw[at::POOL_LEN].copy_from_slice(&self.shape.pool_len.to_le_bytes());
+        raw[at::LOG_LEN].copy_from_slice(&self.shape.log_len.to_le_bytes());
+        raw[at::ROLE] = if self.role == TierRole::Fast { 1 } else { 2 };
+        raw[at::STATE] = if self.state == State::Creating { 1 } else { 2 };
+        raw[at::MODE] = self.shape.mode.number();
+        raw[at::NUMBER] = self.number;
+        raw[at::FAST_TIERS] = self.fast_tiers;
+        raw[at::FLASH_TIERS] = self.flash_tiers;
+        let paths = self.paths_text();
+        raw[at::PATHS_LEN].copy_from_slice(&(paths.len() as u16).to_le_bytes());
+        raw[at::PATHS][..paths.len()].copy_from_slice(paths.as_bytes());
+        let sum = checksum(copy as u64, &raw[..at::CHECKSUM.start]);
+        raw[at::CHECKSUM].copy_from_slice(&sum.to_le_bytes());
+        Ok(raw)
+    }
+
+    /// Whole lines of paths that fit.
+    fn paths_text(&self) -> String {
+        let mut text = String::new();
+        for path in &self.paths {
+            let line = path.replace('\n', " ");
+            if text.len() + line.len() + 1 > at::PATHS.len() {
+                break;
+            }
+            text.push_str(&line);
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// "fast tier 0".
+pub(crate) fn tier_name(role: TierRole, number: u8) -> String {
+    format!("{role} {number}")
+}
+
+/// What one copy's bytes are.
+enum Copy {
+    Good(Identity),
+    /// Intact, but in a format or with flags this version does not know.
+    Unknown {
+        format: u32,
+        flags: u32,
+        generation: u64,
+    },
+    Bad,
+}
+
+fn u64_at(raw: &[u8], at: Range<usize>) -> u64 {
+    raw[at].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+/// Checks all that later code relies on: magic, checksum, format, flags and every enumeration.
+fn decode(copy: usize, raw: &[u8]) -> Copy {
+    if raw.len() != COPY_LEN || raw[at::MAGIC] != MAGIC {
+        return Copy::Bad;
+    }
+    if !matches(u64_at(raw, at::CHECKSUM), checksum(copy as u64, &raw[..at::CHECKSUM.start])) {
+        return Copy::Bad;
+    }
+    let (format, flags) = (u64_at(raw, at::FORMAT) as u32, u64_at(raw, at::FLAGS) as u32);
+    let generation = u64_at(raw, at::GENERATION);
+    if format > FORMAT || flags & !KNOWN_FLAGS != 0 {
+        return Copy::Unknown { format, flags, generation };
+    }
+    let fields = || -> Option<Identity> {
+        let role = match raw[at::ROLE] {
+            1 => TierRole::Fast,
+            2 => TierRole::Flash,
+            _ => return None,
+        };
+        let state = match raw[at::STATE] {
+            1 => State::Creating,
+            2 => State::Ready,
+            _ => return None,
+        };
+        let paths = raw[at::PATHS].get(..u64_at(raw, at::PATHS_LEN) as usize)?;
+        let identity = Identity {
+            uuid: Uuid::from_slice(&raw[at::UUID]).ok()?,
+            generation,
+            created: u64_at(raw, at::CREATED),
+            capacity: u64_at(raw, at::CAPACITY),
+            shape: Shape {
+                mode: Mode::of(raw[at::MODE])?,
+                pool_len: u64_at(raw, at::POOL_LEN),
+                log_len: u64_at(raw, at::LOG_LEN),
+            },
+            role,
+            state,
+            number: raw[at::NUMBER],
+            fast_tiers: raw[at::FAST_TIERS],
+            flash_tiers: raw[at::FLASH_TIERS],
+            paths: std::str::from_utf8(paths).ok()?.lines().map(str::to_owned).collect(),
+        };
+        let tiers = if role == TierRole::Fast { identity.fast_tiers } else { identity.flash_tiers };
+        (format == FORMAT && identity.number < tiers).then_some(identity)
+    };
+    fields().map_or(Copy::Bad, Copy::Good)
+}
+
+/// What reading `TIER` found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// What at least two copies say.
+    pub identity: Identity,
+    /// The highest generation of any intact copy: the next change must be higher.
+    highest: u64,
+    /// Copies that are damaged or behind.
+    stale: usize,
+}
+
+/// Reads `TIER` in `dir`, which must be there.
+///
+/// # Errors
+/// `NewerFormat`; `Unsupported` for unknown flags; `Corrupt` where no two copies agree; `NotAStore` where no
+/// copy looks like one.
+pub(crate) fn read<D: Dir>(dir: &D, role: TierRole) -> Result<Found> {
+    let file = dir.open(NAME, OpenMode::Existing)?;
+    let (name, len) = (file.name(), file.len()?);
+    if len != FILE_LEN {
+        return Err(Error::corrupt(
+            role,
+            format!("the file that identifies the tier has {len} bytes, not {FILE_LEN}"),
+            Location::new(name, len.min(FILE_LEN)),
+        ));
+    }
+    let mut copies = Vec::with_capacity(COPIES);
+    let mut unread = None;
+    for copy in 0..COPIES {
+        let mut raw = AlignedBuf::zeroed(COPY_LEN)?;
+        // An unreadable copy counts as a damaged one: three others may be whole.
+        copies.push(match file.read(copy as u64 * BLOCK, &mut raw) {
+            Ok(()) => decode(copy, &raw),
+            Err(error) => {
+                unread = Some(error);
+                Copy::Bad
+            }
+        });
+    }
+    agree(&copies, role, name).map_err(|error| unread.unwrap_or(error))
+}
+
+/// The highest generation that a quorum of `copies` agrees on.
+fn agree(copies: &[Copy], role: TierRole, name: std::sync::Arc<str>) -> Result<Found> {
+    let generation = |copy: &Copy| match copy {
+        Copy::Good(identity) => Some(identity.generation),
+        Copy::Unknown { generation, .. } => Some(*generation),
+        Copy::Bad => None,
+    };
+    let same = |a: &Copy, b: &Copy| match (a, b) {
+        (Copy::Good(a), Copy::Good(b)) => a == b,
+        (Copy::Unknown { .. }, Copy::Unknown { .. }) => generation(a) == generation(b),
+        _ => false,
+    };
+    let agreeing = |copy: &Copy| copies.iter().filter(|other| same(copy, other)).count();
+    let best = copies.iter().filter(|copy| agreeing(copy) >= QUORUM).max_by_key(|copy| generation(copy));
+    let highest = copies.iter().filter_map(generation).max().unwrap_or(0);
+    match best {
+        Some(Copy::Good(identity)) => {
+            let stale =
+                COPIES - copies.iter().filter(|c| matches!(c, Copy::Good(i) if i == identity)).count();
+            Ok(Found { identity: identity.clone(), highest, stale })
+        }
+        Some(Copy::Unknown { format, .. }) if *format > FORMAT => {
+            Err(Error::NewerFormat { place: Location::new(name, 0), found: *format, newest: FORMAT })
+        }
+        Some(Copy::Unknown { flags, .. }) => Err(Error::Unsupported {
+            what: format!("flags {flags:#x} of {name}; this version knows {KNOWN_FLAGS:#x}: upgrade TierDB"),
+        }),
+        _ => {
+            let intact = copies.iter().filter(|copy| generation(copy).is_some()).count();
+            Err(Error::corrupt(
+                role,
+                format!(
+                    "of {COPIES} copies of the tier's identity {intact} are intact, and no {QUORUM} agree"
+                ),
+                Location::new(name, 0),
+            ))
+        }
+    }
+}
+
+/// Writes `identity` as a new `TIER` in `dir`, durable on return. A crash leaves the old file, or none, or the new.
+pub(crate) fn create<D: Dir>(dir: &D, identity: &Identity) -> Result<()> {
+    if dir.list()?.iter().any(|name| name == NEW_NAME) {
+        dir.remove(NEW_NAME)?;
+    }
+    let file = dir.open(NEW_NAME, OpenMode::CreateNew)?;
+    file.set_len(FILE_LEN)?;
+    write_copies(&file, identity)?;
+    file.sync()?;
+    drop(file);
+    dir.rename(NEW_NAME, NAME)?;
+    dir.sync()
+}
+
+/// Replaces what `TIER` in `dir` says, durable on return. A crash leaves the old or the new.
+pub(crate) fn update<D: Dir>(dir: &D, found: &Found, identity: &Identity) -> Result<Identity> {
+    let identity = Identity { generation: found.highest + 1, ..identity.clone() };
+    write_copies(&dir.open(NAME, OpenMode::Existing)?, &identity)?;
+    Ok(identity)
+}
+
+/// Rewrites all copies if one is damaged or behind.
+pub(crate) fn heal<D: Dir>(dir: &D, found: &Found) -> Result<Identity> {
+    if found.stale > 0 { update(dir, found, &found.identity) } else { Ok(found.identity.clone()) }
+}
+
+fn write_copies<F: BlockFile>(file: &F, identity: &Identity) -> Result<()> {
+    for copy in 0..COPIES {
+        file.write_durable(copy as u64 * BLOCK, &identity.encode(copy)?)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

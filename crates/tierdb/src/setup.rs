@@ -1,0 +1,323 @@
+//! From a configuration to a running engine: directories, tiers, pool, engine, in this order.
+
+use crate::config::{Config, drain_latency_ns};
+use crate::identity::{self, Mode};
+use crate::shape;
+use crate::tiers::{Intent, Place, Tiers};
+use crate::{checkpoint, repair};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tierdb_base::{ByteSize, Error, FailureLatch, Location, Result, TierRole, Uuid};
+use tierdb_device::{Dir, DirLock, Emulation, Meter, RealDir};
+use tierdb_engine::{Durability, Engine};
+use tierdb_log::LoggedPool;
+use tierdb_pmem::{MappedPool, Pool};
+use tierdb_valuelog::{FlashTier, Media, Options, ValueLog};
+
+/// The file of a mapped pool.
+const POOL_NAME: &str = "pool";
+/// The engine's file in each flash tier.
+const VALUES_NAME: &str = "values";
+/// The largest flash tier: an address has 41 bits, in units of 32 bytes.
+const FLASH_MAX: u64 = 64 << 40;
+/// What the engine needs beside a pool in DRAM.
+const ENGINE_MEMORY: u64 = 8 << 20;
+
+/// A store whose tiers are found, checked and locked, or begun to be created.
+pub(crate) struct Prepared {
+    tiers: Tiers<RealDir>,
+    config: Config,
+    memory: u64,
+}
+
+impl Prepared {
+    /// Finds, checks and locks the tiers that `config` names, or begins to create them, with room for an index
+    /// of `least_pool` bytes where that is asked for.
+    pub(crate) fn begin(config: &Config, intent: Intent, least_pool: Option<u64>) -> Result<Self> {
+        config.validate()?;
+        let places = config.tiers().map(place).collect::<Result<Vec<_>>>()?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let budget = config.memory_budget().bytes();
+        let tiers = Tiers::open(
+            places,
+            intent,
+            now,
+            make,
+            |places| {
+                let Some(first) = places.first() else { return Err(Error::invalid("no tier is configured")) };
+                let capacity = first.capacity.min(available_bytes(&first.path)?);
+                shape::decide(config, capacity, budget, least_pool.unwrap_or(0))
+            },
+            own_file,
+        )?;
+        let fast_capacity = tiers.fast.first().map(|tier| tier.identity().capacity);
+        shape::agree(config, &tiers.shape, fast_capacity)?;
+        let memory = memory(config, &tiers)?;
+        Ok(Prepared { tiers, config: config.clone(), memory })
+    }
+
+    /// Starts the engine: on new files the first time for a new store, on what is there otherwise.
+    pub(crate) fn engine(&mut self) -> Result<Box<dyn Engine>> {
+        let engine: Box<dyn Engine> = if self.tiers.shape.mode.is_logged() {
+            let (latch, meter) = (FailureLatch::new(), Meter::new());
+            let pool = self.logged_pool(&latch, &meter)?;
+            Box::new(self.start(pool, latch, meter)?)
+        } else {
+            let pool = self.mapped_pool()?;
+            Box::new(self.start(pool, FailureLatch::new(), Meter::new())?)
+        };
+        self.tiers.fresh = false;
+        Ok(engine)
+    }
+
+    fn start<P: Pool>(
+        &self,
+        pool: P,
+        latch: FailureLatch,
+        fast_meter: Meter,
+    ) -> Result<ValueLog<P, RealDir>> {
+        let options = self.options(&pool);
+        let media = self.media(pool, latch, fast_meter)?;
+        if self.tiers.fresh { ValueLog::create(media, options) } else { ValueLog::open(media, options) }
+    }
+
+    fn logged_pool(&self, latch: &FailureLatch, meter: &Meter) -> Result<LoggedPool<RealDir>> {
+        let tier = self.tiers.fast.first().or(self.tiers.flash.first());
+        let Some(tier) = tier else { return Err(Error::invalid("a store has at least one tier")) };
+        let emulated = if self.tiers.fast.is_empty() {
+            self.config.flash.first().and_then(|flash| flash.emulate.as_deref())
+        } else {
+            self.config.fast.first().and_then(|fast| fast.emulate.as_deref())
+        };
+        let options = shape::logged_options(&self.tiers.shape);
+        let emulation = emulated.and_then(Emulation::named);
+        let (dir, seed, latch, meter) = (tier.dir.clone(), self.seed(), latch.clone(), meter.clone());
+        if self.tiers.fresh {
+            LoggedPool::create(dir, options, seed, latch, meter, emulation)
+        } else {
+            LoggedPool::open(dir, options, seed, latch, meter, emulation)
+        }
+    }
+
+    fn mapped_pool(&self) -> Result<MappedPool> {
+        let Some(tier) = self.tiers.fast.first() else {
+            return Err(Error::invalid("a store with a mapped pool has a fast tier"));
+        };
+        let path = tier.path.join(POOL_NAME);
+        if !self.tiers.fresh && !path.exists() {
+            return Err(Error::corrupt(
+                TierRole::Fast,
+                "the file of the pool is missing",
+                Location::new(path.display().to_string(), 0),
+            ));
+        }
+        let emulate = self.tiers.shape.mode == Mode::Emulated;
+        let pool = MappedPool::open(&path, self.tiers.shape.pool_len, emulate)?;
+        if self.tiers.fresh {
+            tier.dir.sync()?;
+        }
+        let device = self.config.fast.first().and_then(|fast| fast.emulate.as_deref());
+        Ok(pool.with_drain_latency(device.and_then(drain_latency_ns).unwrap_or(0)))
+    }
+
+    fn media<P: Pool>(&self, pool: P, latch: FailureLatch, fast_meter: Meter) -> Result<Media<P, RealDir>> {
+        let mode = self.mode_in_words(&pool);
+        let mut flash = Vec::with_capacity(self.tiers.flash.len());
+        for tier in &self.tiers.flash {
+            let configured = self.config.flash.get(tier.configured);
+            flash.push(FlashTier {
+                dir: tier.dir.clone(),
+                capacity: self.flash_capacity(&tier.path, configured.and_then(|flash| flash.capacity))?,
+                // On one SSD the log and the values are one device, and count together.
+                meter: if self.tiers.fast.is_empty() { fast_meter.clone() } else { Meter::new() },
+                emulation: configured.and_then(|flash| flash.emulate.as_deref()).and_then(Emulation::named),
+            });
+        }
+        let seed = self.seed();
+        Ok(Media { pool: Arc::new(pool), fast_meter, flash, seed, latch, mode })
+    }
+
+    /// Bytes for values in the flash tier at `path`.
+    fn flash_capacity(&self, path: &Path, configured: Option<ByteSize>) -> Result<u64> {
+        let whole = match configured {
+            Some(capacity) => capacity.bytes(),
+            None => file_system_bytes(path)?,
+        };
+        let log = if self.tiers.fast.is_empty() { shape::logged_bytes(&self.tiers.shape) } else { 0 };
+        // What is there stays reachable, whatever is configured now: less capacity only stops growth.
+        let used = std::fs::metadata(path.join(VALUES_NAME)).map_or(0, |file| file.len());
+        Ok(whole.saturating_sub(log).max(used).min(FLASH_MAX))
+    }
+
+    fn options(&self, pool: &impl Pool) -> Options {
+        let mut options = Options::for_pool(self.memory, pool.len());
+        let own = &self.config.valuelog;
+        if let Some(buffer) = own.write_buffer {
+            let rings = u64::from(options.rings).min((buffer.bytes() / (256 << 10)).max(1));
+            options.rings = rings as u32;
+            options.ring_bytes = buffer.bytes() / rings / 4096 * 4096;
+        }
+        options.reclaim_pct = own.reclaim_pct.unwrap_or(options.reclaim_pct);
+        options.gc_free_pct = own.gc_free_pct.unwrap_or(options.gc_free_pct);
+        options
+    }
+
+    fn mode_in_words(&self, pool: &impl Pool) -> String {
+        let count = self.tiers.flash.len();
+        let flash = if count == 1 { "1 flash tier".into() } else { format!("{count} flash tiers") };
+        let mut words = match self.tiers.shape.mode {
+            Mode::OneDirectory => format!("one plain SSD, {}", pool.domain()),
+            Mode::Block => format!("fast tier on a {}, {flash}", pool.domain()),
+            Mode::Byte | Mode::Emulated => format!("{} fast tier, {flash}", pool.domain()),
+        };
+        if let Some(tier) = self.tiers.flash.first() {
+            words.push_str(&format!(", {}", tier.dir.medium()));
+        }
+        let fast = self.config.fast.iter().filter_map(|tier| tier.emulate.as_deref().map(|d| ("fast", d)));
+        let flash = self.config.flash.iter().filter_map(|tier| tier.emulate.as_deref().map(|d| ("flash", d)));
+        for (role, device) in fast.chain(flash) {
+            words.push_str(&format!(", EMULATED: {role} at the pace of {device}"));
+        }
+        words
+    }
+
+    /// What seeds the checksums of everything in this store.
+    fn seed(&self) -> u64 {
+        let (high, low) = self.tiers.uuid.as_u64_pair();
+        high ^ low.rotate_left(32)
+    }
+
+    /// Makes the store one that may be used: every tier says *ready*.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        self.tiers.finish()
+    }
+
+    /// Declares that nobody relies on the store: its directories may be used for a new one.
+    pub(crate) fn abandon(mut self) -> Result<()> {
+        self.tiers.abandon()
+    }
+
+    pub(crate) fn uuid(&self) -> Uuid {
+        self.tiers.uuid
+    }
+
+    pub(crate) fn durability(&self) -> Durability {
+        self.config.durability
+    }
+
+    /// Where it is, for errors.
+    pub(crate) fn name(&self) -> String {
+        self.tiers.flash.first().map(|tier| tier.path.display().to_string()).unwrap_or_default()
+    }
+
+    pub(crate) fn into_locks(self) -> Vec<Box<dyn DirLock>> {
+        self.tiers.locks
+    }
+}
+
+/// The memory of the engine. A logged pool is held in DRAM whatever is configured now.
+fn memory(config: &Config, tiers: &Tiers<RealDir>) -> Result<u64> {
+    let budget = config.memory_budget().bytes();
+    if !tiers.shape.mode.is_logged() {
+        return Ok(budget);
+    }
+    let pool = tiers.shape.pool_len;
+    match config.memory {
+        Some(set) if set.bytes() < pool + ENGINE_MEMORY => Err(Error::invalid(format!(
+            "memory: {set} cannot hold the index, for which {} were set aside when the store was created; at least {} \
+             is needed",
+            ByteSize(pool),
+            ByteSize(pool + ENGINE_MEMORY)
+        ))),
+        Some(_) => Ok(budget),
+        None => Ok(budget.max(pool * 2)),
+    }
+}
+
+fn io(op: &'static str, path: &Path, error: std::io::Error) -> Error {
+    Error::io(op, path.display().to_string(), 0, error)
+}
+
+/// What is at a configured path. Nothing is changed.
+fn place((role, path, capacity): (TierRole, &Path, Option<ByteSize>)) -> Result<Place<RealDir>> {
+    // What is written into `TIER` must mean the same from everywhere.
+    let path = std::path::absolute(path).map_err(|e| io("resolve", path, e))?;
+    let capacity = capacity.map_or(u64::MAX, ByteSize::bytes);
+    match std::fs::metadata(&path) {
+        Ok(found) if found.is_dir() => {
+            refuse_foreign(&path)?;
+            let dir = Some(RealDir::open(&path)?);
+            Ok(Place { dir, path, role, capacity })
+        }
+        Ok(_) => Err(Error::NotAStore { path, why: "it is not a directory".into() }),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Place { dir: None, path, role, capacity }),
+        Err(e) => Err(io("open", &path, e)),
+    }
+}
+
+/// Refuses a directory that is no tier and holds what [`Dir::list`] does not show: directories and other
+/// things that are not files.
+fn refuse_foreign(path: &Path) -> Result<()> {
+    if path.join(identity::NAME).exists() {
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(path).map_err(|e| io("list", path, e))? {
+        let entry = entry.map_err(|e| io("list", path, e))?;
+        let kind = entry.file_type().map_err(|e| io("list", path, e))?;
+        let name = entry.file_name();
+        if name != "lost+found" && (!kind.is_file() || name.to_str().is_none()) {
+            return Err(Error::NotAStore {
+                path: path.into(),
+                why: format!("it holds {name:?}; name an empty or absent directory to create a store in it"),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Creates the directory `path`, durable on return; its parent must be there, so that a store meant for a
+/// file system that is not mounted is not created below the mount point.
+fn make(path: &Path) -> Result<RealDir> {
+    let parent = parent(path);
+    if !parent.is_dir() {
+        return Err(Error::NotFound {
+            path: path.into(),
+            hint: "its parent directory is not there either; mount or create that first",
+        });
+    }
+    RealDir::create(path)
+}
+
+/// The directory that `path` is in.
+pub(crate) fn parent(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.into(),
+        _ => ".".into(),
+    }
+}
+
+/// Makes the names in the directory `path` durable.
+pub(crate) fn sync_dir(path: &Path) -> Result<()> {
+    let dir = std::fs::File::open(path).map_err(|e| io("open", path, e))?;
+    dir.sync_all().map_err(|e| io("sync", path, e))
+}
+
+/// The size of the file system that `path` is on.
+fn file_system_bytes(path: &Path) -> Result<u64> {
+    let found = rustix::fs::statvfs(path).map_err(|e| io("stat", path, e.into()))?;
+    Ok(found.f_blocks.saturating_mul(found.f_frsize))
+}
+
+/// What is left of the file system that `path` is on.
+fn available_bytes(path: &Path) -> Result<u64> {
+    let found = rustix::fs::statvfs(path).map_err(|e| io("stat", path, e.into()))?;
+    Ok(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+/// Whether `name` is a file that a store being created may have made.
+fn own_file(name: &str) -> bool {
+    let logged = tierdb_log::LoggedOptions::new(0).file_names();
+    [POOL_NAME, VALUES_NAME, checkpoint::RECORD_NAME, repair::REPORT_NAME].contains(&name)
+        || logged.iter().any(|own| own == name)
+}

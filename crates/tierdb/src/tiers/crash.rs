@@ -1,0 +1,108 @@
+//! Crashes at every event of creating, opening and abandoning a store.
+
+use super::tests::{ENGINE_FILE, open, three, world};
+use super::*;
+use tierdb_base::mutant::{self, Site};
+use tierdb_device::{AlignedBuf, BlockFile, OpenMode};
+use tierdb_sim::crashtest::{CrashFailure, CrashRun, Options, Oracle, explore};
+use tierdb_sim::{SimDir, World};
+
+/// What was told to the caller.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    /// The store that was opened.
+    store: Option<Uuid>,
+    /// The last write that was acknowledged.
+    written: u8,
+    /// From here on the store may be replaced.
+    abandoned: bool,
+}
+
+/// What a caller writes, in the engine's file of the second flash tier.
+fn write(tiers: &Tiers<SimDir>, value: u8) -> Result<()> {
+    let file = tiers.flash[1].dir.open(ENGINE_FILE, OpenMode::Existing)?;
+    let mut block = AlignedBuf::from_bytes(tiers.uuid.as_bytes())?;
+    block[512] = value;
+    file.write_durable(0, &block)
+}
+
+fn written(tiers: &Tiers<SimDir>) -> Result<u8> {
+    let mut block = AlignedBuf::zeroed(4096)?;
+    tiers.flash[1].dir.open(ENGINE_FILE, OpenMode::Existing)?.read(0, &mut block)?;
+    Ok(block[512])
+}
+
+/// Creates a store, uses it, opens it with a tier that moved, uses it again, and abandons it.
+fn script(world: &World, told: &Oracle<Told>) {
+    let run = || -> Result<()> {
+        for round in 1..=2 {
+            let mut places = three(world);
+            if round == 2 {
+                places[1].path = "moved".into();
+            }
+            let mut tiers = open(places, Intent::OpenOrCreate)?;
+            told.update(|told| told.store = Some(tiers.uuid));
+            write(&tiers, round)?;
+            told.update(|told| told.written = round);
+            if round == 2 {
+                told.update(|told| told.abandoned = true);
+                tiers.abandon()?;
+            }
+        }
+        Ok(())
+    };
+    run().expect("no faults are injected");
+}
+
+fn recover(world: &World) -> Result<(), String> {
+    open(three(world), Intent::OpenOrCreate).map(drop).map_err(|e| e.to_string())
+}
+
+fn check(told: &Told, world: &World) -> Result<(), String> {
+    let tiers = open(three(world), Intent::OpenOrCreate).map_err(|e| format!("{told:?}: {e}"))?;
+    let found = written(&tiers).map_err(|e| e.to_string())?;
+    if !told.abandoned {
+        if told.store.is_some_and(|store| store != tiers.uuid) {
+            return Err(format!("{told:?}, but store {} was found", tiers.uuid));
+        }
+        if found < told.written {
+            return Err(format!("{told:?}, but {found} was found"));
+        }
+    }
+    let uuid = tiers.uuid;
+    drop(tiers);
+    let again = open(three(world), Intent::OpenExisting).map_err(|e| format!("second open: {e}"))?;
+    if again.uuid != uuid {
+        return Err(format!("store {uuid}, then {}", again.uuid));
+    }
+    Ok(())
+}
+
+fn crash_everywhere(options: &Options) -> std::result::Result<CrashRun, Box<CrashFailure>> {
+    let (world, told) = (world(), Oracle::new(Told::default()));
+    explore(&world, options, &told, script, recover, check)
+}
+
+/// Goal: a crash at any event of creation leaves one to do again or to finish; once the store was handed out, it is
+/// found with all that was acknowledged, until it is abandoned.
+/// Method: every event, both crash models, and recoveries crashed in their turn.
+#[test]
+fn a_store_survives_a_crash_at_every_event_of_its_creation() {
+    let options = Options { recover_every: 1, recovery_points: usize::MAX, ..Options::default().depth(3) };
+    let options = Options { max_images: Some(4_000), ..options };
+    let run = crash_everywhere(&options).unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(run.images >= 3_000 && run.in_recovery >= 2_000, "{run}");
+}
+
+/// Goal: the test above notices every durable write and sync of a tier's identity that is left out.
+#[test]
+fn no_sync_of_a_tiers_identity_can_be_left_out() {
+    let seen = mutant::record(|| script(&world(), &Oracle::new(Told::default())));
+    let own = |site: &Site| site.file.ends_with("src/identity.rs") && site.what != "checksum";
+    let own: Vec<Site> = seen.into_keys().filter(own).collect();
+    assert!(own.len() >= 3, "{own:?}");
+    for site in own {
+        let survived = mutant::without(site, || crash_everywhere(&Options::default()));
+        assert!(survived.is_err(), "{site} was left out, and nothing noticed");
+    }
+}

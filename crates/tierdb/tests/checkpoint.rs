@@ -1,0 +1,186 @@
+//! Checkpoints and restored stores, on real directories.
+
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+use tierdb::{ByteSize, Config, Db, Durability, Error, ErrorKind, FastKind, FastTier, FlashTier};
+
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Place(tempfile::tempdir().expect("temporary directory"))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn tiered(&self, name: &str) -> Config {
+        Config::new()
+            .with_memory(ByteSize::mib(32))
+            .with_fast(
+                FastTier::new(self.path(&format!("{name}-fast")), ByteSize::mib(64))
+                    .with_kind(FastKind::Emulated),
+            )
+            .with_flash(FlashTier::new(self.path(&format!("{name}-a"))).with_capacity(ByteSize::mib(64)))
+            .with_flash(FlashTier::new(self.path(&format!("{name}-b"))).with_capacity(ByteSize::mib(64)))
+    }
+
+    fn filled(&self, name: &str) -> Db {
+        let db = Db::open_config(&self.tiered(name)).expect("create");
+        for n in 0..1000u32 {
+            db.put_with(format!("key{n:04}"), vec![n as u8; 1 + n as usize], Durability::Grouped)
+                .expect("put");
+        }
+        db.put("large", vec![3; 3 << 20]).expect("put");
+        db.put("empty", "").expect("put");
+        db
+    }
+}
+
+fn entries(db: &Db) -> Vec<(Vec<u8>, Vec<u8>)> {
+    db.iter()
+        .expect("iter")
+        .map(|entry| entry.map(|(key, value)| (key, value.into_vec())).expect("entry"))
+        .collect()
+}
+
+#[test]
+fn a_checkpoint_is_a_store_in_one_directory_and_can_be_restored() {
+    let place = Place::new();
+    let db = place.filled("store");
+    let before = entries(&db);
+    let copied = db.checkpoint(place.path("backup")).expect("checkpoint");
+    assert_eq!(copied.entries, 1002);
+    db.put("key0000", "changed later").expect("put");
+    assert!(!place.path("backup.partial").exists());
+
+    let restored = place.tiered("restored");
+    assert_eq!(tierdb::restore(place.path("backup"), &restored).expect("restore"), copied);
+    let restored = Db::open_existing_config(&restored).expect("open");
+    assert_eq!(entries(&restored), before);
+    assert_ne!(restored.uuid(), db.uuid());
+
+    let copy = Db::open_existing(place.path("backup")).expect("open");
+    assert_eq!(entries(&copy), before);
+    copy.put("it is", "an ordinary store").expect("put");
+}
+
+#[test]
+fn an_empty_store_can_be_copied() {
+    let place = Place::new();
+    let db = Db::open_config(&place.tiered("store")).expect("create");
+    assert_eq!(db.checkpoint(place.path("backup")).expect("checkpoint").entries, 0);
+    assert_eq!(tierdb::restore(place.path("backup"), &place.tiered("restored")).expect("restore").entries, 0);
+}
+
+#[test]
+fn a_checkpoint_needs_a_new_name() {
+    let place = Place::new();
+    let db = Db::open_config(&place.tiered("store")).expect("create");
+    std::fs::create_dir(place.path("backup")).expect("create");
+    assert_eq!(db.checkpoint(place.path("backup")).expect_err("exists").kind(), ErrorKind::Invalid);
+    assert_eq!(std::fs::read_dir(place.path("backup")).expect("list").count(), 0);
+    assert!(db.checkpoint(place.path("..")).is_err());
+    assert_eq!(db.checkpoint(place.path("no/parent")).expect_err("no parent").kind(), ErrorKind::NotFound);
+}
+
+fn copy_dir(from: &Path, to: &Path) {
+    std::fs::create_dir(to).expect("create");
+    for entry in std::fs::read_dir(from).expect("list") {
+        let entry = entry.expect("entry");
+        std::fs::copy(entry.path(), to.join(entry.file_name())).expect("copy");
+    }
+}
+
+#[test]
+fn what_an_interrupted_checkpoint_left_is_replaced() {
+    let place = Place::new();
+    let db = place.filled("store");
+    db.checkpoint(place.path("backup")).expect("checkpoint");
+    // All but the last step done: complete, but under the partial name.
+    std::fs::rename(place.path("backup"), place.path("backup.partial")).expect("rename");
+    db.checkpoint(place.path("backup")).expect("checkpoint again");
+    assert!(!place.path("backup.partial").exists());
+    // Begun, and nothing more.
+    let begun = place.path("second.partial");
+    std::fs::create_dir(&begun).expect("create");
+    db.checkpoint(place.path("second")).expect("checkpoint");
+    assert!(!begun.exists());
+}
+
+#[test]
+fn a_partial_directory_that_is_not_ours_is_left_alone() {
+    let place = Place::new();
+    let db = Db::open_config(&place.tiered("store")).expect("create");
+    let partial = place.path("backup.partial");
+    std::fs::create_dir(&partial).expect("create");
+    std::fs::write(partial.join("thesis.tex"), "years of work").expect("write");
+    assert!(matches!(db.checkpoint(place.path("backup")).expect_err("foreign"), Error::NotAStore { .. }));
+    assert!(partial.join("thesis.tex").exists());
+    // A store of somebody's own under that name, or a checkpoint of another name.
+    let own = Db::open(place.path("second.partial")).expect("create");
+    own.put("k", "v").expect("put");
+    own.close().expect("close");
+    assert_eq!(db.checkpoint(place.path("second")).expect_err("a store").kind(), ErrorKind::Invalid);
+    assert!(Db::open_existing(place.path("second.partial")).expect("open").get("k").expect("get").is_some());
+    db.checkpoint(place.path("third")).expect("checkpoint");
+    std::fs::rename(place.path("third"), place.path("fourth.partial")).expect("rename");
+    assert_eq!(db.checkpoint(place.path("fourth")).expect_err("another").kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn a_store_is_not_restored_over_another() {
+    let place = Place::new();
+    let db = place.filled("store");
+    db.checkpoint(place.path("backup")).expect("checkpoint");
+    db.close().expect("close");
+    let refused =
+        tierdb::restore(place.path("backup"), &place.tiered("store")).expect_err("a store is there");
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert_eq!(entries(&Db::open_config(&place.tiered("store")).expect("open")).len(), 1002);
+    // A plain store is not a checkpoint.
+    Db::open(place.path("plain")).expect("create");
+    let refused = tierdb::restore(place.path("plain"), &place.tiered("target")).expect_err("no checkpoint");
+    assert!(matches!(refused, Error::NotAStore { .. }));
+    assert!(!place.path("target-fast").exists());
+}
+
+#[test]
+fn a_checkpoint_that_was_changed_is_not_restored() {
+    let place = Place::new();
+    let db = place.filled("store");
+    db.checkpoint(place.path("backup")).expect("checkpoint");
+    let changed = Db::open_existing(place.path("backup")).expect("open");
+    changed.put("key0500", "something else").expect("put");
+    changed.close().expect("close");
+    let target = place.tiered("target");
+    assert_eq!(
+        tierdb::restore(place.path("backup"), &target).expect_err("changed").kind(),
+        ErrorKind::Corrupt
+    );
+    assert_eq!(Db::open_existing_config(&target).expect_err("no store").kind(), ErrorKind::NotFound);
+    // The directories of the failed attempt can be used again.
+    db.checkpoint(place.path("good")).expect("checkpoint");
+    assert_eq!(tierdb::restore(place.path("good"), &target).expect("restore").entries, 1002);
+}
+
+#[test]
+fn a_damaged_record_is_noticed() {
+    let place = Place::new();
+    let db = place.filled("store");
+    db.checkpoint(place.path("backup")).expect("checkpoint");
+    let record = place.path("backup/CHECKPOINT");
+    let whole = std::fs::read(&record).expect("read");
+    for at in 0..whole.len() {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        std::fs::write(&record, &damaged).expect("write");
+        let refused = tierdb::restore(place.path("backup"), &place.tiered("target")).expect_err("damaged");
+        assert_eq!(refused.kind(), ErrorKind::Corrupt, "byte {at}: {refused}");
+        assert!(!place.path("target-fast").exists());
+    }
+    copy_dir(&place.path("backup"), &place.path("copy"));
+    std::fs::write(place.path("copy/CHECKPOINT"), &whole).expect("write");
+    tierdb::restore(place.path("copy"), &place.tiered("target")).expect("a moved checkpoint is one");
+}

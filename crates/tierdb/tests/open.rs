@@ -1,0 +1,276 @@
+//! Opening, closing and refusing, on real directories.
+
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+use tierdb::{
+    ByteSize, Config, Db, Durability, Error, ErrorKind, FastKind, FastTier, FlashTier, Valuelog, WriteBatch,
+};
+
+/// A place for stores on the disk, small enough that creating one takes no time.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Place(tempfile::tempdir().expect("temporary directory"))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn one(&self, name: &str) -> Config {
+        small().with_flash(FlashTier::new(self.path(name)).with_capacity(ByteSize::mib(64)))
+    }
+
+    fn tiered(&self, kind: FastKind) -> Config {
+        small()
+            .with_fast(FastTier::new(self.path("fast"), ByteSize::mib(64)).with_kind(kind))
+            .with_flash(FlashTier::new(self.path("flash-a")).with_capacity(ByteSize::mib(64)))
+            .with_flash(FlashTier::new(self.path("flash-b")).with_capacity(ByteSize::mib(64)))
+    }
+}
+
+fn small() -> Config {
+    Config::new().with_memory(ByteSize::mib(32))
+}
+
+fn refused(config: &Config) -> Error {
+    Db::open_config(config).expect_err("must be refused")
+}
+
+#[test]
+fn a_directory_alone_is_enough() {
+    let place = Place::new();
+    let path = place.path("data");
+    let db = Db::open(&path).expect("create");
+    db.put("a", "1").expect("put");
+    db.put_with("b", "2", Durability::Grouped).expect("put");
+    db.close().expect("close");
+    db.close().expect("a second close does nothing");
+    assert!(db.get("a").is_err(), "closed");
+    let uuid = db.uuid();
+    let again = Db::open_existing(&path).expect("open, although a closed handle is still held");
+    assert_eq!(again.uuid(), uuid);
+    assert_eq!(again.get("a").expect("get").as_deref(), Some(&b"1"[..]));
+    assert!(again.stats().mode.contains("one plain SSD"), "{}", again.stats().mode);
+    drop(again);
+    Db::open_existing(&path).expect("dropping closes");
+}
+
+#[test]
+fn every_mode_keeps_what_was_written() {
+    for kind in [FastKind::Auto, FastKind::Block, FastKind::Emulated] {
+        let place = Place::new();
+        let config = place.tiered(kind);
+        let db = Db::open_config(&config).expect("create");
+        let mode = db.stats().mode;
+        assert_eq!(mode.contains("EMULATED"), kind == FastKind::Emulated, "{mode}");
+        assert!(mode.contains("2 flash tiers"), "{mode}");
+        for n in 0..500u32 {
+            db.put_with(n.to_be_bytes(), vec![n as u8; n as usize], Durability::Grouped).expect("put");
+        }
+        db.close().expect("close");
+        let db = Db::open_config(&config).expect("open");
+        assert_eq!(db.iter().expect("iter").count(), 500);
+        assert_eq!(db.get(77u32.to_be_bytes()).expect("get").as_deref(), Some(&[77u8; 77][..]));
+    }
+}
+
+#[test]
+fn emulated_devices_are_named_in_the_mode() {
+    let place = Place::new();
+    let mut config = place.tiered(FastKind::Emulated);
+    config.fast[0].emulate = Some("optane-pmem".into());
+    config.flash[1].emulate = Some("tlc".into());
+    let mode = Db::open_config(&config).expect("create").stats().mode;
+    assert!(mode.contains("optane-pmem") && mode.contains("tlc"), "{mode}");
+}
+
+#[test]
+fn iterators_go_both_ways_and_meet() {
+    let place = Place::new();
+    let db = Db::open_config(&place.one("data")).expect("create");
+    let mut batch = WriteBatch::new();
+    for key in ["a", "b", "ba", "bb", "c"] {
+        batch.put(key, key).expect("put");
+    }
+    db.write(&batch).expect("write");
+    let keys = |entries: tierdb::Entries<'_>| -> Vec<String> {
+        entries.map(|entry| String::from_utf8(entry.expect("entry").0).expect("text")).collect()
+    };
+    assert_eq!(keys(db.iter().expect("iter")), ["a", "b", "ba", "bb", "c"]);
+    assert_eq!(keys(db.prefix("b").expect("prefix")), ["b", "ba", "bb"]);
+    assert_eq!(keys(db.range("b".."bb").expect("range")), ["b", "ba"]);
+    assert_eq!(keys(db.range("b"..="bb").expect("range")), ["b", "ba", "bb"]);
+    assert_eq!(keys(db.range::<&str>(..).expect("range")).len(), 5);
+    assert_eq!(keys(db.range("c".."a").expect("reversed")), [""; 0]);
+    let mut entries = db.iter().expect("iter");
+    let mut seen = Vec::new();
+    for step in 0..7 {
+        let entry = if step % 2 == 0 { entries.next() } else { entries.next_back() };
+        seen.push(entry.map(|entry| String::from_utf8(entry.expect("entry").0).expect("text")));
+    }
+    let seen: Vec<_> = seen.iter().map(Option::as_deref).collect();
+    assert_eq!(seen, [Some("a"), Some("c"), Some("b"), Some("bb"), Some("ba"), None, None]);
+    let reversed: Vec<_> = db.iter().expect("iter").rev().map(|entry| entry.expect("entry").0).collect();
+    assert_eq!(reversed.first().map(Vec::as_slice), Some(&b"c"[..]));
+    assert_eq!(reversed.len(), 5);
+}
+
+#[test]
+fn an_iterator_and_a_snapshot_see_one_moment() {
+    let place = Place::new();
+    let db = Db::open_config(&place.one("data")).expect("create");
+    db.put("a", "1").expect("put");
+    let snapshot = db.snapshot().expect("snapshot");
+    let entries = db.iter().expect("iter");
+    db.put("a", "2").expect("put");
+    db.put("b", "2").expect("put");
+    assert_eq!(entries.count(), 1);
+    assert_eq!(db.range_at::<&str>(.., &snapshot).count(), 1);
+    assert_eq!(db.get_at("a", &snapshot).expect("get").as_deref(), Some(&b"1"[..]));
+    assert_eq!(db.delete_range("a".."c").expect("delete"), 2);
+    assert_eq!(db.range_at::<&str>(.., &snapshot).count(), 1);
+    let read = db.multi_get(&["a", "b"]);
+    assert!(read.into_iter().all(|value| value.expect("get").is_none()));
+}
+
+#[test]
+fn a_second_open_is_refused() {
+    let place = Place::new();
+    for config in [place.one("data"), place.tiered(FastKind::Block)] {
+        let db = Db::open_config(&config).expect("create");
+        assert_eq!(refused(&config).kind(), ErrorKind::Locked);
+        let clone = db.clone();
+        drop(db);
+        assert_eq!(refused(&config).kind(), ErrorKind::Locked);
+        drop(clone);
+        Db::open_config(&config).expect("open");
+    }
+}
+
+#[test]
+fn what_is_not_there_is_not_found() {
+    let place = Place::new();
+    assert_eq!(Db::open_existing(place.path("none")).expect_err("absent").kind(), ErrorKind::NotFound);
+    assert!(!place.path("none").exists());
+    std::fs::create_dir(place.path("empty")).expect("create");
+    assert_eq!(Db::open_existing(place.path("empty")).expect_err("empty").kind(), ErrorKind::NotFound);
+    assert_eq!(Db::open(place.path("none/deeper")).expect_err("no parent").kind(), ErrorKind::NotFound);
+    assert!(!place.path("none").exists());
+}
+
+#[test]
+fn what_is_not_a_store_is_left_alone() {
+    let place = Place::new();
+    let listing = |path: &Path| {
+        let mut names: Vec<_> =
+            std::fs::read_dir(path).expect("list").map(|entry| entry.expect("entry").file_name()).collect();
+        names.sort();
+        names
+    };
+    let dir = place.path("photos");
+    std::fs::create_dir(&dir).expect("create");
+    std::fs::create_dir(dir.join("2024")).expect("create");
+    assert!(matches!(Db::open(&dir).expect_err("a directory"), Error::NotAStore { .. }));
+    assert_eq!(listing(&dir), ["2024"]);
+    std::fs::remove_dir(dir.join("2024")).expect("remove");
+    std::fs::write(dir.join("cat.jpg"), "cat").expect("write");
+    assert!(matches!(Db::open(&dir).expect_err("a file in it"), Error::NotAStore { .. }));
+    assert_eq!(listing(&dir), ["cat.jpg"]);
+    let file = dir.join("cat.jpg");
+    assert!(matches!(Db::open(&file).expect_err("a file"), Error::NotAStore { .. }));
+    std::fs::remove_file(&file).expect("remove");
+    std::fs::write(dir.join("TIER"), "not this kind of tier").expect("write");
+    assert_eq!(Db::open(&dir).expect_err("another TIER").kind(), ErrorKind::Corrupt);
+    assert_eq!(std::fs::read(dir.join("TIER")).expect("read"), b"not this kind of tier");
+}
+
+#[test]
+fn a_file_systems_own_directory_does_not_matter() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.path("data/lost+found")).expect("create");
+    Db::open_config(&place.one("data")).expect("create");
+}
+
+#[test]
+fn one_tier_of_several_is_not_a_store() {
+    let place = Place::new();
+    let config = place.tiered(FastKind::Block);
+    Db::open_config(&config).expect("create");
+    let refused = Db::open(place.path("flash-a")).expect_err("one of three");
+    assert!(
+        matches!(&refused, Error::TierMissing { path, .. } if *path == place.path("fast")),
+        "names the fast tier by where it was: {refused}"
+    );
+    std::fs::rename(place.path("flash-b"), place.path("away")).expect("rename");
+    assert!(matches!(Db::open_config(&config).expect_err("gone"), Error::TierMissing { .. }));
+    assert!(!place.path("flash-b").exists(), "not created anew");
+    std::fs::rename(place.path("away"), place.path("flash-b")).expect("rename");
+    Db::open_config(&config).expect("open");
+}
+
+#[test]
+fn flash_tiers_may_be_listed_in_another_order() {
+    let place = Place::new();
+    let mut config = place.tiered(FastKind::Block);
+    Db::open_config(&config).expect("create").put("k", "v").expect("put");
+    config.flash.reverse();
+    let db = Db::open_config(&config).expect("open");
+    assert_eq!(db.get("k").expect("get").as_deref(), Some(&b"v"[..]));
+}
+
+#[test]
+fn what_was_fixed_at_creation_is_named() {
+    let place = Place::new();
+    let config = place.tiered(FastKind::Block);
+    Db::open_config(&config).expect("create");
+    let mut other = config.clone();
+    other.fast[0].capacity = ByteSize::mib(128);
+    assert!(refused(&other).to_string().contains("fast.capacity"));
+    let mut other = config.clone();
+    other.fast[0].kind = FastKind::Emulated;
+    assert!(refused(&other).to_string().contains("fast.kind"));
+    let mut other = config.clone();
+    other.memory = Some(ByteSize::mib(16));
+    assert!(refused(&other).to_string().contains("memory"));
+    let mut other = config.clone();
+    other.memory = Some(ByteSize::mib(64));
+    other.flash[0].capacity = Some(ByteSize::mib(48));
+    Db::open_config(&other).expect("these may change");
+}
+
+#[test]
+fn the_same_directory_under_two_names_is_refused() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("a")).expect("create");
+    std::os::unix::fs::symlink(place.path("a"), place.path("b")).expect("link");
+    let config =
+        small().with_flash(FlashTier::new(place.path("a"))).with_flash(FlashTier::new(place.path("b")));
+    assert_eq!(refused(&config).kind(), ErrorKind::Locked);
+    assert!(Db::open_existing(place.path("a")).is_err(), "no store was made of it");
+}
+
+#[test]
+fn a_store_opens_from_any_directory() {
+    let place = Place::new();
+    let file = place.path("store.toml");
+    std::fs::write(&file, "memory = \"32 MiB\"\n[[flash]]\npath = \"data\"\ncapacity = \"64 MiB\"\n")
+        .expect("write");
+    Db::open_config(&Config::at(&file).expect("load")).expect("create");
+    assert!(place.path("data/TIER").exists());
+}
+
+#[test]
+fn settings_of_the_engine_are_accepted_at_their_limits() {
+    let place = Place::new();
+    let mut valuelog = Valuelog::default();
+    valuelog.write_buffer = Some(ByteSize::mib(1));
+    valuelog.reclaim_pct = Some(90);
+    valuelog.gc_free_pct = Some(1);
+    let db = Db::open_config(&place.one("data").with_valuelog(valuelog)).expect("create");
+    for n in 0..2000u32 {
+        db.put_with(n.to_be_bytes(), [7; 2000], Durability::Grouped).expect("put");
+    }
+    assert_eq!(db.iter().expect("iter").count(), 2000);
+}
