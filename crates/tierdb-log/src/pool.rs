@@ -18,8 +18,8 @@
 //! pages newer than its position, and why a crash inside recovery is only another recovery.
 //!
 //! Transient pages. An engine whose write buffer lives in the pool would see each of its pages checkpointed
-//! although it is soon dead. With [`LoggedPool::set_transient`] a checkpoint leaves these pages out (they stay dirty)
-//! as long as the ring has room for the log since [`LoggedPool::keep_log_from`], and the table names that older
+//! although it is soon dead. With [`Pool::set_transient`] a checkpoint leaves these pages out (they stay dirty)
+//! as long as the ring has room for the log since [`Pool::keep_log_from`], and the table names that older
 //! position. What was logged there before it is dead by the engine's word; what was logged since is replayed. Under
 //! pressure they are checkpointed like all others.
 //!
@@ -122,36 +122,6 @@ impl<D: Dir> LoggedPool<D> {
         // What the last one could not free does not call for the next one.
         let since_last = self.used_after.load(Ordering::Relaxed) + len / 8;
         self.log.used() >= (len / 2).max(since_last).min(len / 4 * 3)
-    }
-
-    /// Makes all that was flushed durable and leaves no log behind, so that the next open reads only pages.
-    /// The pool can be read afterwards, but no flush is durable any more, and waiting for one fails. Calling it
-    /// again does nothing.
-    ///
-    /// # Errors
-    /// As [`LoggedPool::checkpoint`]. What was acknowledged is durable all the same; the next open replays the log.
-    pub fn close(&self) -> Result<()> {
-        let mut store = self.store.lock();
-        if self.closed_clean.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        self.log.close();
-        self.write_log_for_checkpoint()?;
-        self.checkpoint_with(&mut store, Purpose::Close)?;
-        self.closed_clean.store(true, Ordering::Release);
-        Ok(())
-    }
-
-    /// Declares that what is flushed in `range` (bytes, rounded inwards to pages) is usually dead before it needs to
-    /// be checkpointed. Not stored: to be called again after an open.
-    pub fn set_transient(&self, range: Range<u64>) {
-        *self.transient.lock() = range.start.div_ceil(PAGE)..range.end.min(self.len()) / PAGE;
-    }
-
-    /// Declares that all that was flushed in the transient range before `lsn` is dead: never read again
-    /// before it is written anew, also not after a crash. Never goes back.
-    pub fn keep_log_from(&self, lsn: Lsn) {
-        self.keep_from.fetch_max(lsn, Ordering::AcqRel);
     }
 
     /// Bytes of the ring that recovery would need.
@@ -320,6 +290,40 @@ impl<D: Dir> Pool for LoggedPool<D> {
         if !self.log.has_room(bytes) {
             self.stalled(|| self.commit())?;
         }
+        Ok(())
+    }
+
+    /// Commits what is buffered, and makes a checkpoint when one is due.
+    fn upkeep(&self) -> Result<()> {
+        self.commit()?;
+        if self.needs_checkpoint() { self.checkpoint() } else { Ok(()) }
+    }
+
+    /// The range is rounded inwards to pages, and not stored: to be called again after an open.
+    fn set_transient(&self, range: Range<u64>) {
+        *self.transient.lock() = range.start.div_ceil(PAGE)..range.end.min(self.len()) / PAGE;
+    }
+
+    /// Never goes back.
+    fn keep_log_from(&self, lsn: Lsn) {
+        self.keep_from.fetch_max(lsn, Ordering::AcqRel);
+    }
+
+    /// Makes all that was flushed durable and leaves no log behind, so that the next open reads only pages. The
+    /// pool can be read afterwards, but no flush is durable any more, and waiting for one fails. Calling it again
+    /// does nothing.
+    ///
+    /// # Errors
+    /// As [`LoggedPool::checkpoint`]. What was acknowledged is durable all the same; the next open replays the log.
+    fn close(&self) -> Result<()> {
+        let mut store = self.store.lock();
+        if self.closed_clean.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.log.close();
+        self.write_log_for_checkpoint()?;
+        self.checkpoint_with(&mut store, Purpose::Close)?;
+        self.closed_clean.store(true, Ordering::Release);
         Ok(())
     }
 }

@@ -144,12 +144,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn entry_at(&self, entry: u64, key: &[u8], seqno: u64) -> Result<Option<Value>> {
         loop {
             let guard = crossbeam_epoch::pin();
-            let now = self.settled_word(entry)?;
-            let word = match self.versions.find(entry, seqno) {
-                // A replaced word that was not durable when it was replaced: what replaced it is now.
-                Some(word) => word.clean(),
-                None => now,
-            };
+            let word = self.word_at(entry, seqno)?;
             let still = || {
                 let now = self.hsit.word(entry).clean();
                 self.versions.find(entry, seqno).map_or(now, Word::clean) == word
@@ -160,12 +155,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    /// Whether the key of `entry` has a value that a snapshot at `seqno` sees.
-    pub fn had_value(&self, entry: u64, seqno: u64) -> Result<bool> {
-        let _guard = crossbeam_epoch::pin();
+    /// The word of `entry` that a snapshot at `seqno` sees.
+    pub fn word_at(&self, entry: u64, seqno: u64) -> Result<Word> {
         let now = self.settled_word(entry)?;
-        let word = self.versions.find(entry, seqno).unwrap_or(now);
-        Ok(!matches!(word.place(), Place::None | Place::Free))
+        // A replaced word may not have been durable when it was replaced; what replaced it is now.
+        Ok(self.versions.find(entry, seqno).map_or(now, Word::clean))
     }
 
     /// The value that `word` of `entry` points at, or `None` if it was moved or replaced meanwhile, as
@@ -221,6 +215,68 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 Err(self.corrupt(word, "the record is damaged").with_key(key))
             }
         }
+    }
+
+    /// The values of `keys` as of some moment each; reads of flash overlap.
+    pub fn multi_get(&self, keys: &[&[u8]]) -> Vec<Result<Option<Value>>> {
+        let wanted = {
+            let _guard = crossbeam_epoch::pin();
+            let word_of = |key: &&[u8]| {
+                let entry = self.index.get(key).ok()??;
+                Some((entry, self.settled_word(entry).ok()?))
+            };
+            keys.iter().map(word_of).collect::<Vec<_>>()
+        };
+        let ahead = self.read_ahead(&wanted, |number| keys[number]);
+        keys.iter()
+            .zip(ahead)
+            .map(|(key, ahead)| ahead.map_or_else(|| self.get(key), |v| Ok(Some(v))))
+            .collect()
+    }
+
+    /// The values that are cached, or on flash, whose reads overlap. `None` for all others, and for what did not
+    /// check: those are to be read one by one.
+    pub fn read_ahead<'k>(
+        &self,
+        wanted: &[Option<(u64, Word)>],
+        key: impl Fn(usize) -> &'k [u8],
+    ) -> Vec<Option<Value>> {
+        let mut by_device: Vec<Vec<(usize, u64, Word)>> = vec![Vec::new(); self.storage.devices().len()];
+        let mut found = vec![None; wanted.len()];
+        for (number, wanted) in wanted.iter().enumerate() {
+            let Some((entry, word)) = wanted else { continue };
+            if let Place::Flash(device, _) = word.place()
+                && !word.is_large()
+                && let Some(list) = by_device.get_mut(usize::from(device))
+            {
+                found[number] = self.cache.get(self.hsit.aux(*entry).slot(), *entry, word.0);
+                if found[number].is_none() {
+                    list.push((number, *entry, *word));
+                }
+            }
+        }
+        for (device, list) in self.storage.devices().iter().zip(by_device).filter(|(_, list)| list.len() > 1)
+        {
+            let places: Vec<(u64, Word)> = list
+                .iter()
+                .filter_map(|(_, _, word)| match word.place() {
+                    Place::Flash(_, at) => Some((at, *word)),
+                    _ => None,
+                })
+                .collect();
+            let read = device.read_records(&places, self.seed, Cause::Foreground);
+            for ((number, entry, word), record) in list.into_iter().zip(read) {
+                let Some((header, bytes)) = record else { continue };
+                let right = header.is_coupled(entry, word.tag())
+                    && header.verify(&bytes, self.seed)
+                    && header.key(&bytes) == key(number);
+                if right {
+                    self.counters.flash_reads.add(1);
+                    found[number] = self.admit_and_share(header, bytes, entry, word).ok().flatten();
+                }
+            }
+        }
+        found
     }
 
     /// The error of damage where `word` points.

@@ -6,6 +6,7 @@
 
 use crate::cache::Slot;
 use crate::core::Core;
+use crate::word::Place;
 use std::collections::VecDeque;
 use std::ops::Bound;
 use tierdb_base::Result;
@@ -32,6 +33,14 @@ enum At {
     After(Vec<u8>),
 }
 
+/// A key that the cursor will come to.
+struct Ahead {
+    key: Vec<u8>,
+    entry: u64,
+    /// Its value, where that was read together with others.
+    value: Option<Value>,
+}
+
 /// A cursor of this engine.
 pub struct StoreCursor<'c, P: Pool, D: Dir> {
     core: &'c Core<P, D>,
@@ -39,9 +48,11 @@ pub struct StoreCursor<'c, P: Pool, D: Dir> {
     snapshot: Snapshot,
     at: At,
     /// Keys ahead in the direction `reverse`.
-    ahead: VecDeque<(Vec<u8>, u64)>,
+    ahead: VecDeque<Ahead>,
     reverse: bool,
     batch: usize,
+    /// Whether values are not wanted.
+    keys_only: bool,
     /// Cache slots of the values read since the last batch: a scan range to keep together.
     seen: Vec<(Slot, u64)>,
 }
@@ -57,8 +68,14 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
             ahead: VecDeque::new(),
             reverse: false,
             batch: FIRST_BATCH,
+            keys_only: false,
             seen: Vec::new(),
         }
+    }
+
+    /// A cursor for [`StoreCursor::next_key`] alone.
+    pub fn keys_only(core: &'c Core<P, D>, range: KeyRange, snapshot: Snapshot) -> Self {
+        StoreCursor { keys_only: true, ..Self::new(core, range, snapshot) }
     }
 
     fn move_to(&mut self, at: At) {
@@ -103,8 +120,23 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         self.batch = (self.batch * 2).min(MOST_BATCH);
         let out =
             |key: &[u8]| if self.reverse { self.range.is_before(key) } else { self.range.is_after(key) };
-        self.ahead = keys.into_iter().take_while(|(key, _)| !out(key)).collect();
+        keys.truncate(keys.iter().take_while(|(key, _)| !out(key)).count());
+        let values = self.read_ahead(&keys);
+        let ahead = keys.into_iter().zip(values).map(|((key, entry), value)| Ahead { key, entry, value });
+        self.ahead = ahead.collect();
         Ok(!self.ahead.is_empty())
+    }
+
+    /// The values of `keys` that lie on flash, read at once.
+    fn read_ahead(&self, keys: &[(Vec<u8>, u64)]) -> Vec<Option<Value>> {
+        if self.keys_only {
+            return vec![None; keys.len()];
+        }
+        let words: Vec<_> = keys
+            .iter()
+            .map(|(_, entry)| Some((*entry, self.core.word_at(*entry, self.snapshot.seqno()).ok()?)))
+            .collect();
+        self.core.read_ahead(&words, |number| &keys[number].0)
     }
 
     /// The next key that has a value, in key order, without reading the value.
@@ -113,9 +145,10 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
             if self.ahead.is_empty() && !self.fill()? {
                 return Ok(None);
             }
-            let Some((key, entry)) = self.ahead.pop_front() else { continue };
+            let Some(Ahead { key, entry, .. }) = self.ahead.pop_front() else { continue };
             self.at = At::After(key.clone());
-            if self.core.had_value(entry, self.snapshot.seqno())? {
+            let word = self.core.word_at(entry, self.snapshot.seqno())?;
+            if !matches!(word.place(), Place::None | Place::Free) {
                 return Ok(Some(key));
             }
         }
@@ -135,12 +168,15 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
                 self.move_to(if reverse { At::Start } else { At::End });
                 return Ok(None);
             }
-            let Some((key, entry)) = self.ahead.front() else { continue };
-            let found = self.core.entry_at(*entry, key, self.snapshot.seqno())?;
-            if let Some(slot) = self.core.hsit.aux(*entry).slot() {
-                self.seen.push((slot, *entry));
+            let Some(next) = self.ahead.front_mut() else { continue };
+            let found = match next.value.take() {
+                Some(value) => Some(value),
+                None => self.core.entry_at(next.entry, &next.key, self.snapshot.seqno())?,
+            };
+            if let Some(slot) = self.core.hsit.aux(next.entry).slot() {
+                self.seen.push((slot, next.entry));
             }
-            let Some((key, _)) = self.ahead.pop_front() else { continue };
+            let Some(Ahead { key, .. }) = self.ahead.pop_front() else { continue };
             self.at = if reverse { At::Before(key.clone()) } else { At::After(key.clone()) };
             if let Some(value) = found {
                 return Ok(Some((key, value)));

@@ -27,6 +27,7 @@ pub struct Work {
     upkeep_wanted: Condvar,
     grouped: AtomicBool,
     upkeep_asked: AtomicBool,
+    upkeeps: AtomicU64,
     made: AtomicU64,
 }
 
@@ -50,6 +51,7 @@ impl Work {
             upkeep_wanted: Condvar::new(),
             grouped: AtomicBool::new(false),
             upkeep_asked: AtomicBool::new(false),
+            upkeeps: AtomicU64::new(0),
             made: AtomicU64::new(0),
         }
     }
@@ -193,6 +195,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
             if !upkept.more {
                 break;
             }
+        }
+        // The index grows, and the cache gives way: looked at now and then, since it walks all chunks.
+        if self.work.upkeeps.fetch_add(1, Ordering::Relaxed).is_multiple_of(256) {
+            self.settle_memory();
         }
         self.rings.mark_log();
         self.pool.upkeep()

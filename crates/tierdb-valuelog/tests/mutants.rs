@@ -31,7 +31,11 @@ fn is_caught(script: &Script, seed: u64) -> bool {
             &world,
             &options,
             &known,
-            |world, known| script::run(script, &sizes, seed, world, known),
+            |world, known| {
+                fastrand::seed(seed);
+                let engine = open(world, &sizes).expect("a whole store opens");
+                script::run_on(script, seed, &engine, known);
+            },
             recover,
             check,
         )
@@ -48,7 +52,10 @@ fn sites() -> Vec<Site> {
             let seen = mutant::record(|| {
                 let sizes = Sizes::tiny();
                 let (world, known) = (world(&sizes), Known::new(Oracle::new()));
-                script::run(script, &sizes, seed, &world, &known);
+                fastrand::seed(seed);
+                let engine = open(&world, &sizes).expect("a whole store opens");
+                script::run_on(script, seed, &engine, &known);
+                drop(engine);
                 drop(open(&world.copy(), &sizes).expect("a whole store opens"));
             });
             found.extend(seen.into_keys().filter(|site| site.what != "checksum"));
@@ -71,7 +78,10 @@ fn every_persist_call_that_is_left_out_is_noticed() {
                     let start = std::time::Instant::now();
                     let caught = mutant::without(site, || {
                         (0..4).find_map(|seed| {
-                            SCRIPTS.iter().find(|script| is_caught(script, seed)).map(|script| (script.name, seed))
+                            SCRIPTS
+                                .iter()
+                                .find(|script| is_caught(script, seed))
+                                .map(|script| (script.name, seed))
                         })
                     });
                     match caught {
@@ -88,5 +98,9 @@ fn every_persist_call_that_is_left_out_is_noticed() {
         }
     });
     let missed = missed.into_inner().expect("missed");
-    assert!(missed.is_empty(), "{} of {total} sites are not noticed when left out: {missed:#?}", missed.len());
+    assert!(
+        missed.is_empty(),
+        "{} of {total} sites are not noticed when left out: {missed:#?}",
+        missed.len()
+    );
 }

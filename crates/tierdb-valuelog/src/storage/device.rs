@@ -13,6 +13,8 @@ use tierdb_pmem::Pool;
 use tierdb_sync::Table;
 
 const FILE: &str = "values";
+/// Most bytes that are read of a record before its header says how long it is.
+const FIRST_READ: u64 = 16 << 10;
 /// Chunks by which the file grows at least.
 const GROWTH: u64 = 64;
 
@@ -354,7 +356,7 @@ impl<D: Dir> Device<D> {
             return Ok(None);
         }
         let room = self.chunk_bytes - offset;
-        let first = word.max_len(self.chunk_bytes).min(room).min(16 << 10);
+        let first = word.max_len(self.chunk_bytes).min(room).min(FIRST_READ);
         let (start, buf) = self.read_span(at, first, cause)?;
         let bytes = &buf[(at - start) as usize..];
         let Some(header) = Header::decode(bytes, seed) else { return Ok(None) };
@@ -368,6 +370,43 @@ impl<D: Dir> Device<D> {
         let (start, buf) = self.read_span(at, len as u64, cause)?;
         let from = (at - start) as usize;
         Ok(Some((header, buf[from..from + len].to_vec())))
+    }
+
+    /// As [`Device::read_record`] for several records, whose reads overlap; in their order. `None` too for a
+    /// record that is longer than one read, or whose read failed: read it by itself.
+    pub fn read_records(
+        &self,
+        wanted: &[(u64, Word)],
+        seed: u64,
+        cause: Cause,
+    ) -> Vec<Option<(Header, Vec<u8>)>> {
+        let in_file = self.chunks_in_file();
+        let mut reads = Vec::with_capacity(wanted.len());
+        let mut places = Vec::with_capacity(wanted.len());
+        for (number, (at, word)) in wanted.iter().enumerate() {
+            let (chunk, offset) = self.chunk_of(*at);
+            let len = word.max_len(self.chunk_bytes).min(self.chunk_bytes - offset).min(FIRST_READ);
+            let start = at / BLOCK * BLOCK;
+            let end = (at + len).next_multiple_of(BLOCK);
+            if chunk < in_file
+                && let Ok(buf) = AlignedBuf::zeroed((end - start) as usize)
+            {
+                reads.push((start, buf));
+                places.push(number);
+            }
+        }
+        let done = self.file.read_many(&mut reads, cause);
+        let mut found = vec![None; wanted.len()];
+        for ((number, (start, buf)), done) in places.into_iter().zip(reads).zip(done) {
+            let bytes = &buf[(wanted[number].0 - start) as usize..];
+            if done.is_ok()
+                && let Some(header) = Header::decode(bytes, seed)
+                && header.len() <= bytes.len()
+            {
+                found[number] = Some((header, bytes[..header.len()].to_vec()));
+            }
+        }
+        found
     }
 
     /// Reads at least `len` bytes from byte `at`: the whole blocks that hold them, and where those start.

@@ -6,6 +6,8 @@ use tierdb_base::{FailureLatch, Result};
 use tierdb_device::Meter;
 use tierdb_engine::Engine;
 use tierdb_engine::conformance::{Harness, Limits};
+use tierdb_log::{LoggedOptions, LoggedPool};
+use tierdb_pmem::Pool;
 use tierdb_sim::{SimDir, SimPool, World};
 use tierdb_valuelog::{Background, FlashTier, Media, Options, ValueLog};
 
@@ -80,27 +82,30 @@ fn flash_name(number: usize) -> String {
     format!("flash{number}")
 }
 
-/// The world's devices, as an engine takes them.
-pub fn media(world: &World, sizes: &Sizes) -> Media<SimPool, SimDir> {
-    let flash = sizes
-        .flash
-        .iter()
-        .enumerate()
-        .map(|(number, capacity)| FlashTier {
-            dir: world.dir(&flash_name(number)),
-            capacity: *capacity,
-            meter: Meter::new(),
-            emulation: None,
-        })
-        .collect();
+fn flash(world: &World, sizes: &Sizes) -> Vec<FlashTier<SimDir>> {
+    let tier = |number: usize, capacity: u64| FlashTier {
+        dir: world.dir(&flash_name(number)),
+        capacity,
+        meter: Meter::new(),
+        emulation: None,
+    };
+    sizes.flash.iter().enumerate().map(|(number, capacity)| tier(number, *capacity)).collect()
+}
+
+fn media_on<P: Pool>(pool: P, latch: FailureLatch, world: &World, sizes: &Sizes) -> Media<P, SimDir> {
     Media {
-        pool: world.pool("pool").into(),
+        pool: pool.into(),
         fast_meter: Meter::new(),
-        flash,
+        flash: flash(world, sizes),
         seed: SEED,
-        latch: FailureLatch::new(),
+        latch,
         mode: "simulated".into(),
     }
+}
+
+/// The world's devices, as an engine takes them: a byte-addressable fast tier.
+pub fn media(world: &World, sizes: &Sizes) -> Media<SimPool, SimDir> {
+    media_on(world.pool("pool"), FailureLatch::new(), world, sizes)
 }
 
 /// Opens the store of a world, and creates it where there is none.
@@ -113,31 +118,105 @@ pub fn open(world: &World, sizes: &Sizes) -> Result<ValueLog<SimPool, SimDir>> {
     }
 }
 
-/// The conformance suite's view of it.
+/// A store whose pool is logged in a directory.
+pub type LoggedStore = ValueLog<LoggedPool<SimDir>, SimDir>;
+
+/// Where the pool's log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogPlace {
+    /// On a device of its own: a block fast tier.
+    FastTier,
+    /// Beside the values: one plain SSD.
+    WithValues,
+}
+
+fn log_dir(world: &World, place: LogPlace) -> SimDir {
+    world.dir(match place {
+        LogPlace::FastTier => "fast",
+        LogPlace::WithValues => "flash0",
+    })
+}
+
+fn logged_options(sizes: &Sizes) -> LoggedOptions {
+    let buffer_bytes = sizes.ring.next_multiple_of(4096).max(32 << 10);
+    LoggedOptions { log_len: 32 * buffer_bytes, buffer_bytes, ..LoggedOptions::new(sizes.pool) }
+}
+
+/// A world with an empty store whose pool is logged at `place`.
+pub fn logged_world(sizes: &Sizes, place: LogPlace) -> World {
+    let world = world(sizes);
+    if place == LogPlace::FastTier {
+        world.add_dir("fast");
+    }
+    let latch = FailureLatch::new();
+    let pool = LoggedPool::create(
+        log_dir(&world, place),
+        logged_options(sizes),
+        SEED,
+        latch.clone(),
+        Meter::new(),
+        None,
+    )
+    .expect("a pool is created");
+    let store = LoggedStore::create(media_on(pool, latch, &world, sizes), sizes.options())
+        .expect("a store is created");
+    store.close().expect("it is closed");
+    world
+}
+
+/// Opens the store of a world that [`logged_world`] made.
+pub fn open_logged(world: &World, sizes: &Sizes, place: LogPlace) -> Result<LoggedStore> {
+    let latch = FailureLatch::new();
+    let pool = LoggedPool::open(
+        log_dir(world, place),
+        logged_options(sizes),
+        SEED,
+        latch.clone(),
+        Meter::new(),
+        None,
+    )?;
+    ValueLog::open(media_on(pool, latch, world, sizes), sizes.options())
+}
+
+/// The conformance suite's view of a store.
 pub struct SimHarness {
-    pub sizes: Sizes,
-    pub limits: Limits,
+    sizes: Sizes,
+    limits: Limits,
+    logged: Option<LogPlace>,
     world: World,
 }
 
 impl SimHarness {
-    pub fn new(sizes: Sizes, limits: Limits) -> Self {
-        SimHarness { world: world(&sizes), sizes, limits }
+    /// A store on a byte-addressable fast tier, or with a log at `logged`.
+    pub fn new(sizes: Sizes, limits: Limits, logged: Option<LogPlace>) -> Self {
+        let mut harness = SimHarness { sizes, limits, logged, world: World::new() };
+        harness.make_world();
+        harness
+    }
+
+    fn make_world(&mut self) {
+        self.world = match self.logged {
+            None => world(&self.sizes),
+            Some(place) => logged_world(&self.sizes, place),
+        };
     }
 }
 
 impl Harness for SimHarness {
     fn open(&mut self) -> Result<Box<dyn Engine>> {
-        Ok(Box::new(open(&self.world, &self.sizes)?))
+        Ok(match self.logged {
+            None => Box::new(open(&self.world, &self.sizes)?),
+            Some(place) => Box::new(open_logged(&self.world, &self.sizes, place)?),
+        })
     }
 
     fn reset(&mut self) -> Result<()> {
-        self.world = world(&self.sizes);
+        self.make_world();
         Ok(())
     }
 
     fn describe(&self) -> String {
-        format!("valuelog, byte-addressable, {:?}", self.sizes)
+        format!("valuelog, log {:?}, {:?}", self.logged, self.sizes)
     }
 
     fn limits(&self) -> Limits {

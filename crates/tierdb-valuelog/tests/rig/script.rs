@@ -1,11 +1,9 @@
 //! Scripts of random operations, run against an engine and the oracle of what a crash may leave.
 
-use crate::rig::{Sizes, open};
 use fastrand::Rng;
 use tierdb_base::ErrorKind;
 use tierdb_engine::conformance::{Oracle, Ticket};
 use tierdb_engine::{Durability, Engine, KeyRange, WriteBatch};
-use tierdb_sim::World;
 use tierdb_sim::crashtest;
 
 /// What the checker knows at a crash.
@@ -41,23 +39,16 @@ fn key(number: usize) -> Vec<u8> {
     }
 }
 
-struct Run<'s, E> {
+struct Run<'s> {
     script: &'s Script,
-    engine: E,
+    engine: &'s dyn Engine,
     known: &'s Known,
     rng: Rng,
     written: u64,
 }
 
-/// Runs `script` on the store of `world`, which it opens.
-pub fn run(script: &Script, sizes: &Sizes, seed: u64, world: &World, known: &Known) {
-    fastrand::seed(seed);
-    let engine = open(world, sizes).expect("a whole store opens");
-    run_on(script, seed, engine, known);
-}
-
 /// Runs `script` on `engine`, and closes it for half of the seeds.
-pub fn run_on(script: &Script, seed: u64, engine: impl Engine, known: &Known) {
+pub fn run_on(script: &Script, seed: u64, engine: &dyn Engine, known: &Known) {
     let mut run = Run { script, engine, known, rng: Rng::with_seed(seed), written: 0 };
     for _ in 0..script.ops {
         run.step();
@@ -69,7 +60,7 @@ pub fn run_on(script: &Script, seed: u64, engine: impl Engine, known: &Known) {
     }
 }
 
-impl<E: Engine> Run<'_, E> {
+impl Run<'_> {
     fn durability(&mut self) -> Durability {
         if self.rng.u8(..8) < self.script.grouped { Durability::Grouped } else { Durability::Durable }
     }
@@ -153,17 +144,17 @@ impl<E: Engine> Run<'_, E> {
                 let ticket = self.known.update(|oracle| oracle.put(&key, &value, durability));
                 let result = self.engine.put(&key, &value, durability);
                 self.settle(ticket, result);
-                self.allow_full(Engine::flush);
+                self.allow_full(|engine| engine.flush());
                 drop(snapshot);
             }
-            30 => self.allow_full(Engine::flush),
-            _ => self.allow_full(Engine::compact),
+            30 => self.allow_full(|engine| engine.flush()),
+            _ => self.allow_full(|engine| engine.compact()),
         }
     }
 
-    fn allow_full(&self, work: impl Fn(&E) -> tierdb_base::Result<()>) {
+    fn allow_full(&self, work: impl Fn(&dyn Engine) -> tierdb_base::Result<()>) {
         // Both make earlier writes durable at some moment before they return, never less than was promised.
-        match work(&self.engine) {
+        match work(self.engine) {
             Err(error) if error.kind() != ErrorKind::NoSpace => panic!("no fault was injected, but: {error}"),
             _ => {}
         }
