@@ -1,9 +1,11 @@
-//! The two lists of a replacement policy and the chains of scan ranges, all under one latch that readers never take.
+//! The two lists of a replacement policy and the chains of scan ranges, all under one latch that readers
+//! never take.
 //!
-//! Links are indices of slots. A slot is in at most one list and in at most one chain; a slot in a chain is in a list.
+//! Links are indices of slots. A slot is in at most one list and in at most one chain; a slot in a chain is
+//! in a list.
 
 use super::policy::Ghost;
-use super::table::{NONE, locate, segment_len};
+use super::table::{NONE, SEGMENTS, locate, segment_len};
 
 /// Which list: the one where copies wait for a second read, or the one of those that had it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,13 +52,12 @@ pub(super) struct Lists {
 }
 
 const MAX_BROKEN: usize = 64;
-const MAX_SEGMENTS: usize = 256;
 
 impl Lists {
     pub fn new() -> Self {
         let empty = || List { head: NONE, tail: NONE, bytes: 0 };
         Lists {
-            nodes: Vec::with_capacity(MAX_SEGMENTS),
+            nodes: Vec::with_capacity(SEGMENTS),
             inactive: empty(),
             active: empty(),
             count: 0,
@@ -67,7 +68,7 @@ impl Lists {
 
     /// Bytes on the heap, except for nodes and the ghost, which are counted as they are added.
     pub fn heap_bytes() -> u64 {
-        super::heap_bytes(MAX_SEGMENTS * size_of::<Box<[Node]>>())
+        super::heap_bytes(SEGMENTS * size_of::<Box<[Node]>>())
             + super::heap_bytes(MAX_BROKEN * size_of::<u32>())
     }
 
@@ -147,7 +148,8 @@ impl Lists {
         self.unlink(index);
     }
 
-    /// Makes `after` follow `before` in a chain. Whatever was between them or beside them goes into chains of its own.
+    /// Makes `after` follow `before` in a chain. Whatever was between them or beside them goes into chains of
+    /// its own.
     pub fn join(&mut self, before: u32, after: u32) {
         if before == after || self.node(before).after == after {
             return;

@@ -1,28 +1,31 @@
 //! Scan-aware Value Cache: copies of values on flash, in DRAM (PRISM §4.4).
 //!
-//! The cache has no index. Whoever reads a value from flash inserts the record and publishes the slot it is given beside the value's
-//! location; whoever finds a slot there asks for exactly that entry at exactly that location, and gets its value or nothing. So a slot
-//! that was given to another entry meanwhile answers nothing, and evicting does not write to the index: the next reader of an
-//! evicted entry replaces the slot that leads nowhere.
+//! The cache has no index. Whoever reads a value from flash inserts the record and publishes the slot it is
+//! given beside the value's location; whoever finds a slot there asks for exactly that entry at exactly that
+//! location, and gets its value or nothing. So a slot that was given to another entry meanwhile answers
+//! nothing, and evicting does not write to the index: the next reader of an evicted entry replaces the slot
+//! that leads nowhere.
 //!
-//! Reads take no latch: they check the copy, take a share of it, and count. The lists of the replacement policy are kept by [`Cache::maintain`],
-//! under a latch that only it, and readers who found the cache full, take.
+//! Reads take no latch: they check the copy, take a share of it, and count. The lists of the replacement
+//! policy are kept by [`Cache::maintain`], under a latch that only it, and readers who found the cache full,
+//! take.
 //!
 //! What the caller owes, so that no read is answered with an older value
-//! 1. From reading the location to publishing the slot it keeps the location from being reused (it is pinned), and after
-//!    publishing it reads the location again: if that changed, it takes the slot back and calls [`Cache::remove`].
-//! 2. Whoever changes a location looks for a slot afterwards, and calls [`Cache::relocate`] if the record only moved, else [`Cache::remove`].
+//! 1. From reading the location to publishing the slot it keeps the location from being reused (it is
+//!    pinned), and after publishing it reads the location again: if that changed, it takes the slot back and
+//!    calls [`Cache::remove`].
+//! 2. Whoever changes a location looks for a slot afterwards, and calls [`Cache::relocate`] if the record
+//!    only moved, else [`Cache::remove`].
 //! 3. Whoever replaces a published slot by another, or fails to publish one, removes it.
 //!
 //! Of 1 and 2, at least one sees the other's write, as both are sequentially consistent.
 //!
-//! Memory: [`Cache::memory_bytes`] counts copies, slots, lists and all else the cache allocated, with the allocator's overhead, and never exceeds the
-//! capacity by what is inserted: room is reserved before it is used. Bytes lent to callers ([`Value`], [`Member`]) are no longer counted once
-//! evicted.
+//! Memory: [`Cache::memory_bytes`] counts copies, slots, lists and all else the cache allocated, with the
+//! allocator's overhead, and never exceeds the capacity by what is inserted: room is reserved before it is
+//! used. Bytes lent to callers ([`Value`], [`Member`]) are no longer counted once evicted.
 //!
-//! Read in this order: [`table`](Slot), [`Policy`], the lists, then the upkeep.
+//! Read in this order: `table` (slots), `policy`, `lists`, then `upkeep`.
 
-mod counters;
 mod lists;
 mod policy;
 mod table;
@@ -38,13 +41,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use tierdb_engine::{CacheStats, Value};
+use tierdb_sync::Counter;
 
-use counters::{Counters, thread_number};
 use lists::{Lists, MAX_CHAIN};
-pub use policy::Policy;
+use policy::Policy;
 pub use table::Slot;
 use table::{Cell, Table};
-pub use upkeep::{Member, Upkeep};
+pub use upkeep::Member;
 
 /// A copy of a record on flash.
 struct Cached {
@@ -61,7 +64,8 @@ impl Cached {
     }
 }
 
-/// Bytes that an allocation of `len` takes: a header of eight, in steps of sixteen, as allocators commonly do.
+/// Bytes that an allocation of `len` takes: a header of eight, in steps of sixteen, as allocators commonly
+/// do.
 fn heap_bytes(len: usize) -> u64 {
     (len as u64 + 8).next_multiple_of(16).max(32)
 }
@@ -72,12 +76,16 @@ fn cost(record: usize) -> u64 {
     heap_bytes(COUNTS + record) + heap_bytes(COUNTS + size_of::<Cached>())
 }
 
+/// The cached part of a scan: slots and their entries, in the order of keys.
+type ScanRange = Box<[(Slot, u64)]>;
+
 /// Bytes that a queued range of so many slots takes.
 fn range_bytes(len: usize) -> u64 {
     heap_bytes(len * size_of::<(Slot, u64)>())
 }
 
-/// Most ranges that wait to be chained; more are forgotten, which costs a scan some locality and nothing else.
+/// Most ranges that wait to be chained; more are forgotten, which costs a scan some locality and nothing
+/// else.
 const MAX_RANGES: usize = 64;
 
 /// The cache. See the module's description.
@@ -85,8 +93,10 @@ pub struct Cache {
     policy: Policy,
     table: Table,
     lists: Mutex<Lists>,
-    ranges: Mutex<Vec<Box<[(Slot, u64)]>>>,
-    counters: Counters,
+    /// Scan ranges that wait to be chained.
+    ranges: Mutex<Vec<ScanRange>>,
+    hits: Counter,
+    misses: Counter,
     capacity: AtomicU64,
     /// All bytes the cache takes, or is about to.
     used: CachePadded<AtomicU64>,
@@ -97,20 +107,19 @@ pub struct Cache {
 impl Cache {
     /// An empty cache of at most `capacity` bytes, its own structures included.
     pub fn new(capacity: u64) -> Self {
-        Self::with_policy(capacity, Policy::TwoQ)
+        Self::with_policy(capacity, Policy::TWO_Q)
     }
 
-    /// The same with a policy other than the default one.
-    pub fn with_policy(capacity: u64, policy: Policy) -> Self {
-        let fixed = size_of::<Self>() as u64
-            + Lists::heap_bytes()
-            + heap_bytes(MAX_RANGES * size_of::<Box<[(Slot, u64)]>>());
+    fn with_policy(capacity: u64, policy: Policy) -> Self {
+        let fixed =
+            size_of::<Self>() as u64 + Lists::heap_bytes() + heap_bytes(MAX_RANGES * size_of::<ScanRange>());
         Cache {
             policy,
             table: Table::new(),
             lists: Mutex::new(Lists::new()),
             ranges: Mutex::new(Vec::with_capacity(MAX_RANGES)),
-            counters: Counters::default(),
+            hits: Counter::default(),
+            misses: Counter::default(),
             capacity: AtomicU64::new(capacity),
             used: CachePadded::new(AtomicU64::new(fixed)),
             entries: AtomicUsize::new(0),
@@ -120,7 +129,8 @@ impl Cache {
 
     /// Changes the capacity. A lower one is reached by [`Cache::maintain`]; until then nothing is inserted.
     ///
-    /// Slots are not given back, so a cache that was much larger once keeps some bytes for each copy it held then.
+    /// Slots are not given back: a cache keeps 40 bytes for each copy it ever held at once. To shrink to a
+    /// small part, start a new cache; published slots of the old one answer nothing there.
     pub fn set_capacity(&self, bytes: u64) {
         self.capacity.store(bytes, Relaxed);
     }
@@ -132,32 +142,24 @@ impl Cache {
     pub fn get(&self, slot: Option<Slot>, entry: u64, word: u64) -> Option<Value> {
         let value = slot.and_then(|slot| {
             self.lookup(slot, entry, word, |cell, cached| {
-                cell.touch(self.policy.max_heat());
+                cell.touch(self.policy.max_heat);
                 cached.value()
             })
         });
         if value.is_some() {
-            self.counters.hit()
+            self.hits.add(1)
         } else {
-            self.counters.miss()
+            self.misses.add(1)
         }
         value
     }
 
-    /// Like [`Cache::get`], but neither counted nor taken as a sign that the value is wanted again.
-    pub fn peek(&self, slot: Slot, entry: u64, word: u64) -> Option<Value> {
-        self.lookup(slot, entry, word, |_, cached| cached.value())
-    }
-
-    /// The whole record of `entry`, as [`Cache::peek`].
-    pub fn peek_record(&self, slot: Slot, entry: u64, word: u64) -> Option<Arc<[u8]>> {
-        self.lookup(slot, entry, word, |_, cached| Arc::clone(&cached.record))
-    }
-
-    /// Caches the record of `entry` just read at `word`, of which `value` is the part that readers want. Returns the slot to publish.
+    /// Caches the record of `entry` just read at `word`, of which `value` is the part that readers want.
+    /// Returns the slot to publish.
     ///
-    /// `None` if it is not to be cached: it is larger than an eighth of the capacity, or the cache is full and there is not soon
-    /// room. A reader that finds the cache full makes room itself, in bounded time; [`Cache::maintain`] is there to spare it that.
+    /// `None` if it is not to be cached: it is larger than an eighth of the capacity, or the cache is full
+    /// and there is not soon room. A reader that finds the cache full makes room itself, in bounded time;
+    /// [`Cache::maintain`] is there to spare it that.
     ///
     /// # Panics
     /// If `value` lies outside the record.
@@ -198,8 +200,8 @@ impl Cache {
         }
     }
 
-    /// Says that a scan found these slots, of these entries, in this order of keys. When one of them is evicted, [`Cache::maintain`] hands out all,
-    /// to be written together (PRISM §4.4, figure 3).
+    /// Says that a scan found these slots, of these entries, in this order of keys. When one of them is
+    /// evicted, [`Cache::maintain`] hands out all, to be written together (PRISM §4.4, figure 3).
     pub fn chain(&self, slots: &[(Slot, u64)]) {
         for range in slots.chunks(MAX_CHAIN) {
             let bytes = range_bytes(range.len());
@@ -215,19 +217,18 @@ impl Cache {
         }
     }
 
-    /// Whether [`Cache::maintain`] is wanted now, for readers not to have to make room themselves.
+    /// Whether [`Cache::maintain`] is wanted now, for readers not to have to make room themselves: less than
+    /// a 64th of the capacity is left.
     pub fn pressure(&self) -> bool {
         let capacity = self.capacity();
-        let headroom = (capacity / 64).min(8 << 20);
-        self.used.load(Relaxed) > capacity - headroom
+        self.used.load(Relaxed) > capacity - capacity / 64
     }
 
     /// Hits, misses, and what is cached.
     pub fn stats(&self) -> CacheStats {
-        let (hits, misses) = self.counters.sums();
         CacheStats {
-            hits,
-            misses,
+            hits: self.hits.get(),
+            misses: self.misses.get(),
             entries: self.entries.load(Relaxed) as u64,
             bytes: self.memory_bytes(),
             capacity: self.capacity(),

@@ -1,12 +1,13 @@
 //! The slots: cells that readers load without a lock, in segments that never move.
 //!
-//! A slot's number is all that an index outside needs to store. A cell may be reused for another entry at any time, so
-//! whoever follows a slot checks that what it finds is what it looks for.
+//! A slot's number is all that an index outside needs to store. A cell may be reused for another entry at any
+//! time, so whoever follows a slot checks that what it finds is what it looks for.
 //!
 //! Invariants
-//! 1. A cell goes from empty to full only in [`Table::place`], under its shard's latch, and only from [`State::Free`].
-//! 2. A slot is freed only by the holder of the lists' latch, and only when its cell is empty. So while a slot is linked into a
-//!    list, what its cell holds can change only to nothing.
+//! 1. A cell goes from empty to full only in [`Table::place`], under its shard's latch, and only from
+//!    [`State::Free`].
+//! 2. A slot is freed only by the holder of the lists' latch, and only when its cell is empty. So while a
+//!    slot is linked into a list, what its cell holds can change only to nothing.
 //! 3. A slot is in its shard's free list, in its shard's queue, or in neither; `next` links it in both.
 
 use std::mem::size_of;
@@ -52,9 +53,10 @@ pub(super) const NONE: u32 = u32::MAX;
 
 const SHARDS: usize = 8;
 const FIRST_BITS: u32 = 8;
-const PART_BITS: u32 = 3;
-/// The first segment has 256 slots; then each doubling comes in eight segments, so that growing by one adds an eighth or less.
-const SEGMENTS: usize = 1 + ((32 - FIRST_BITS as usize) << PART_BITS);
+const PART_BITS: u32 = 4;
+/// The first segment has 256 slots; then each doubling comes in sixteen segments, so that one takes less than
+/// the headroom that upkeep maintains.
+pub(super) const SEGMENTS: usize = 1 + ((32 - FIRST_BITS as usize) << PART_BITS);
 
 /// Which segment a slot is in, and where in it.
 #[inline]
@@ -109,7 +111,8 @@ impl Cell {
         }
     }
 
-    /// Counts a read. Stores nothing once the limit is reached, so that hot cells stay shared among CPU caches.
+    /// Counts a read. Stores nothing once the limit is reached, so that hot cells stay shared among CPU
+    /// caches.
     #[inline]
     pub fn touch(&self, limit: u8) {
         let heat = self.heat.load(Relaxed);
@@ -174,8 +177,8 @@ impl Table {
         self.get(index).expect("a slot that was in use has a cell")
     }
 
-    /// Puts a copy into a free slot and queues the slot, so that the lists hear of it; or gives the copy back if no slot is free.
-    /// Tries the shard `first` before others.
+    /// Puts a copy into a free slot and queues the slot, so that the lists hear of it; or gives the copy back
+    /// if no slot is free. Tries the shard `first` before others.
     pub fn place(&self, first: usize, cached: Arc<Cached>) -> Result<Slot, Arc<Cached>> {
         for step in 0..SHARDS {
             let shard_no = (first + step) % SHARDS;
@@ -191,7 +194,8 @@ impl Table {
         Err(cached)
     }
 
-    /// Queues a slot whose cell was just emptied. It may have been freed, and even used again, since: then this is harmless.
+    /// Queues a slot whose cell was just emptied. It may have been freed, and even used again, since: then
+    /// this is harmless.
     pub fn queue(&self, index: u32) {
         let mut shard = self.shard(index).lock();
         let cell = self.cell(index);
@@ -298,5 +302,36 @@ mod tests {
         }
         let (last, at) = locate(u32::MAX);
         assert_eq!((last, at + 1), (SEGMENTS - 1, segment_len(SEGMENTS - 1)));
+    }
+
+    fn copy() -> Arc<Cached> {
+        Arc::new(Cached { record: Arc::from([]), start: 0, end: 0, entry: 0, word: Default::default() })
+    }
+
+    /// Goal: a slot is in the free list or in the queue, never in both, however late its remover queues it.
+    #[test]
+    fn a_queued_slot_is_not_freed_and_a_free_one_not_queued() {
+        let table = Table::new();
+        assert!(table.place(0, copy()).is_err());
+        assert!(!table.grow(0, |_| false));
+        assert!(table.grow(0, |_| true));
+        let slot = table.place(0, copy()).ok().unwrap().index();
+        let mut queued = [NONE; 4];
+        assert_eq!((table.dequeue(0, &mut queued), queued[0]), (1, slot));
+
+        table.cell(slot).cached.store(None);
+        table.queue(slot);
+        table.queue(slot);
+        table.free(slot);
+        let other = table.place(0, copy()).ok().unwrap().index();
+        assert_ne!(other, slot, "the slot is still queued");
+        assert_eq!((table.dequeue(0, &mut queued), queued[..2].to_vec()), (2, vec![slot, other]));
+
+        table.free(slot);
+        table.queue(slot);
+        assert_eq!(table.dequeue(0, &mut queued), 0, "a free slot is not queued");
+        assert_eq!(table.place(0, copy()).ok().unwrap().index(), slot);
+        let slots: Vec<_> = std::iter::from_fn(|| table.place(3, copy()).ok()).collect();
+        assert_eq!(slots.len(), segment_len(0) - 2, "a shard that is out of slots takes those of others");
     }
 }

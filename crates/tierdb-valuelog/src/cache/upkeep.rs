@@ -1,12 +1,15 @@
-//! What is done for the cache off the path of reads: lists brought up to date, copies evicted, chains handed out.
+//! What is done for the cache off the path of reads: lists brought up to date, copies evicted, chains handed
+//! out.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use tierdb_sync::thread_shard;
+
 use super::lists::{Lists, Node, Which};
 use super::policy::{Fate, Ghost};
 use super::table::Table;
-use super::{Cache, Cached, Slot, thread_number};
+use super::{Cache, Cached, ScanRange, Slot};
 
 /// A cached record of a scan range.
 #[derive(Clone, Debug)]
@@ -22,9 +25,11 @@ pub struct Member {
 /// What a round of [`Cache::maintain`] did.
 #[derive(Debug, Default)]
 pub struct Upkeep {
-    /// Chains of which a member was evicted, in key order: to be written together, for the next scan to find together. Each is given
-    /// once; its members are chained again by the next scan. The evicted member is among them, unless it was evicted by a
-    /// reader in need of room. The records are in memory until the caller drops them.
+    /// Chains of which a member was evicted, in key order: to be written together, for the next scan to find
+    /// together. Each is given once; its members are chained again by the next scan. The evicted member is
+    /// among them, unless it was evicted by a reader in need of room. A chain that already lies together on
+    /// flash need not be written again: the words tell. The records are in memory until the caller drops
+    /// them.
     pub rewrite: Vec<Vec<Member>>,
     /// Copies evicted.
     pub evicted: usize,
@@ -47,7 +52,8 @@ struct Settled {
 }
 
 impl Cache {
-    /// Brings the lists up to date and evicts until there is headroom for readers to insert into, in about `max_work` steps.
+    /// Brings the lists up to date and evicts until there is headroom for readers to insert into, in about
+    /// `max_work` steps.
     ///
     /// For a background thread: now and then, and whenever [`Cache::pressure`] says so.
     pub fn maintain(&self, max_work: usize) -> Upkeep {
@@ -55,7 +61,8 @@ impl Cache {
         let mut ranges = Vec::new();
         let mut work = 0;
         while upkeep.more && work < max_work {
-            // Taken before the queue is: what was inserted before it was chained is settled once the queue is empty.
+            // Taken before the queue is: what was inserted before it was chained is settled once the queue is
+            // empty.
             ranges.extend(self.ranges.lock().drain(..));
             let mut lists = self.lists.lock();
             let settled = self.settle_queued(&mut lists).count;
@@ -108,11 +115,12 @@ impl Cache {
     /// Puts a copy into a slot: a free one, a new one, or one that is made free.
     pub(super) fn place(&self, mut cached: Arc<Cached>) -> Option<Slot> {
         for _ in 0..INLINE_PIECES {
-            cached = match self.table.place(thread_number(), cached) {
+            cached = match self.table.place(thread_shard(), cached) {
                 Ok(slot) => return Some(slot),
                 Err(cached) => cached,
             };
-            // Slots that were emptied are free again once they are settled; only if there are none is the table too small.
+            // Slots that were emptied are free again once they are settled; only if there are none is the
+            // table too small.
             let freed = (0..INLINE_PIECES).any(|_| self.settle_queued(&mut self.lists.lock()).freed > 0);
             if !freed && !self.table.grow(size_of::<Node>(), |bytes| self.reserve(bytes)) {
                 let mut lists = self.lists.lock();
@@ -126,7 +134,7 @@ impl Cache {
     fn settle_queued(&self, lists: &mut Lists) -> Settled {
         let mut queued = [0; PIECE];
         let mut settled = Settled::default();
-        let first = thread_number();
+        let first = thread_shard();
         for shard in 0..Table::shards() {
             let room = PIECE - settled.count;
             let taken = self.table.dequeue(first + shard, &mut queued[..room]);
@@ -140,13 +148,13 @@ impl Cache {
     fn settle(&self, lists: &mut Lists, index: u32) -> bool {
         match &*self.table.cell(index).cached.load() {
             Some(cached) if !lists.is_linked(index) => {
-                if let Some(marks) = lists.ghost.wants(lists.count())
+                let memory = self.policy.memory(lists.count());
+                if let Some(marks) = lists.ghost.wants(memory)
                     && self.reserve(Ghost::bytes_of(marks))
                 {
                     self.release(lists.ghost.resize(marks));
                 }
-                let window = lists.count();
-                let remembered = lists.ghost.recall(cached.entry, window);
+                let remembered = lists.ghost.recall(cached.entry, memory);
                 lists.link(self.policy.entrance(remembered), index, cached.cost() as u32);
                 false
             }
@@ -159,8 +167,8 @@ impl Cache {
         }
     }
 
-    /// One decision of the policy: whether it evicted something, or `None` if nothing is cached. With `rewrite`, the chain
-    /// of what is evicted is handed out; else it is left for the next round.
+    /// One decision of the policy: whether it evicted something, or `None` if nothing is cached. With
+    /// `rewrite`, the chain of what is evicted is handed out; else it is left for the next round.
     fn step(&self, lists: &mut Lists, rewrite: Option<&mut Vec<Vec<Member>>>) -> Option<bool> {
         let which = self.policy.next(lists.bytes(Which::Inactive), lists.bytes(Which::Active));
         let index = lists.oldest(which)?;
@@ -210,7 +218,7 @@ impl Cache {
     }
 
     /// Links the members of scan ranges that are still cached, and returns how many there were.
-    fn chain_ranges(&self, lists: &mut Lists, ranges: &mut Vec<Box<[(Slot, u64)]>>) -> usize {
+    fn chain_ranges(&self, lists: &mut Lists, ranges: &mut Vec<ScanRange>) -> usize {
         let mut members = 0;
         for range in ranges.drain(..) {
             let mut before = None;
