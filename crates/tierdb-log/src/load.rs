@@ -158,21 +158,25 @@ impl<F: BlockFile> Loader<'_, F> {
     /// Loads run after run until none is left.
     fn run(&self) -> Result<()> {
         let run = RUN_PAGES as usize;
+        let mut buf = AlignedBuf::zeroed(run.min(self.owners.len()) * PAGE as usize)?;
         loop {
             let start = self.next.fetch_add(1, Ordering::Relaxed) * run;
             if start >= self.owners.len() {
                 return Ok(());
             }
             let owners = &self.owners[start..self.owners.len().min(start + run)];
-            let Some(first) = owners.iter().position(Option::is_some) else { continue };
-            let last = owners.iter().rposition(Option::is_some).unwrap_or(first);
-            if let Err(e) = self.load(start + first, &owners[first..=last]) {
+            if owners.iter().all(Option::is_none) {
+                continue;
+            }
+            if let Err(e) = self.load(start, owners, &mut buf) {
                 if !self.salvage {
                     return Err(e);
                 }
                 // Slot by slot, so that only those are lost that cannot be read.
-                for (slot, owner) in (start + first..).zip(&owners[first..=last]) {
-                    if let (Some((page, _)), Err(e)) = (owner, self.load(slot, std::slice::from_ref(owner))) {
+                let mut page_buf = AlignedBuf::zeroed(PAGE as usize)?;
+                for (slot, owner) in (start..).zip(owners) {
+                    let Some((page, _)) = owner else { continue };
+                    if let Err(e) = self.load(slot, std::slice::from_ref(owner), &mut page_buf) {
                         self.lose(*page, slot, e.to_string());
                     }
                 }
@@ -180,10 +184,13 @@ impl<F: BlockFile> Loader<'_, F> {
         }
     }
 
-    fn load(&self, first: usize, owners: &[Option<(u64, u64)>]) -> Result<()> {
-        let mut bytes = AlignedBuf::zeroed(owners.len() * PAGE as usize)?;
-        self.image.read(first as u64 * PAGE, &mut bytes, Cause::Recovery)?;
-        for ((slot, owner), bytes) in (first..).zip(owners).zip(bytes.chunks_exact(PAGE as usize)) {
+    /// Loads the slots from `first`, through `buf`, which is made anew if it has another length.
+    fn load(&self, first: usize, owners: &[Option<(u64, u64)>], buf: &mut AlignedBuf) -> Result<()> {
+        if buf.len() != owners.len() * PAGE as usize {
+            *buf = AlignedBuf::zeroed(owners.len() * PAGE as usize)?;
+        }
+        self.image.read(first as u64 * PAGE, buf, Cause::Recovery)?;
+        for ((slot, owner), bytes) in (first..).zip(owners).zip(buf.chunks_exact(PAGE as usize)) {
             let Some((page, sum)) = owner else { continue };
             if matches(*sum, page_sum(self.seed, *page, bytes)) {
                 self.arena.write(page * PAGE, bytes);

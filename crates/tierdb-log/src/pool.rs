@@ -1,6 +1,6 @@
 //! The pool: DRAM, with a log before it is lost and pages behind it.
 //!
-//! What is promised is the contract of [`Pool`](tierdb_pmem::Pool), with the order of the log as the order of fences:
+//! What is promised is the contract of [`Pool`], with the order of the log as the order of fences:
 //!
 //! * [`flush`](Pool::flush) appends the range's bytes as they are now; [`publish`](Pool::publish) appends and
 //!   stores as one step; both under the log latch. [`fence`](Pool::fence) has nothing to do.

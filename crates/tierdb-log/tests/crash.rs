@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::sync::Arc;
 use support::{Known, acknowledge, create, dir, open, publish, reopen, small, wide, work};
 use tierdb_base::mutant::{self, Site};
 use tierdb_log::LoggedOptions;
@@ -41,7 +42,7 @@ fn check(known: &Known, image: &World, options: &LoggedOptions) -> Result<(), St
 
 fn run(options: &LoggedOptions, steps: u64, seed: u64, how: &Options) -> Result<CrashRun, Box<CrashFailure>> {
     let world = World::new();
-    world.add_dir("fast");
+    support::new_dir(&world);
     explore(
         &world,
         how,
@@ -69,11 +70,74 @@ fn every_crash_recovers_to_a_prefix_with_all_that_was_acknowledged() {
     assert!(all.images > 2_000 && all.in_recovery > 300, "{all}");
 }
 
+/// Publishes between the copies of two pages of a checkpoint: the image must never be ahead of the log.
+#[test]
+fn publishes_during_a_checkpoint_keep_their_order() {
+    let mut all = CrashRun::default();
+    for (options, seed) in [(small(), 1), (wide(), 2), (wide(), 3)] {
+        let world = World::new();
+        let dir = support::new_dir(&world);
+        let run = explore(
+            &world,
+            &Options::default(),
+            &Oracle::new(Known { created: true, ..Known::default() }),
+            |_, known| {
+                let pool = Arc::new(create(dir.clone(), &options).expect("create"));
+                let (inner, oracle) = (pool.clone(), known.clone());
+                *dir.during.lock().expect("no panic") = Some(Box::new(move || {
+                    let known = oracle.get();
+                    if known.published.len() - known.acked < 12 {
+                        publish(&*inner, &oracle);
+                    }
+                }));
+                work(&pool, known, 150, seed).expect("no faults");
+                *dir.during.lock().expect("no panic") = None;
+            },
+            |_| Ok(()),
+            |known, image| if known.published.is_empty() { Ok(()) } else { check(known, image, &options) },
+        );
+        all.add(&run.unwrap_or_else(|failure| panic!("{failure}")));
+    }
+    assert!(all.images > 1_000, "{all}");
+}
+
+/// A range that is longer than the buffer is cut between words, so a crash leaves every word old or new.
+#[test]
+fn a_long_flush_never_tears_a_word() {
+    let world = World::new();
+    let pool = create(support::new_dir(&world), &small()).expect("create");
+    const LEN: usize = 3 * 4096;
+    let run = explore(
+        &world,
+        &Options::default(),
+        &Oracle::new(()),
+        |_, _| {
+            for (odd, byte) in [(3, 1), (4, 2), (9, 3)] {
+                pool.flush(1, odd);
+                pool.write(4096, &[byte; LEN]);
+                pool.flush(4096, LEN as u64);
+                pool.commit().expect("no faults");
+            }
+        },
+        |_| Ok(()),
+        |(), image| {
+            let pool = open(dir(image), &small()).map_err(|e| e.to_string())?;
+            let torn = (4096..4096 + LEN as u64).step_by(8).find(|at| {
+                let bytes = pool.load(*at).to_le_bytes();
+                bytes != [bytes[0]; 8]
+            });
+            torn.map_or(Ok(()), |at| Err(format!("the word at {at} is torn")))
+        },
+    );
+    let run = run.unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(run.images > 20, "{run}");
+}
+
 /// The sites of `what` that a clean run and its recovery pass.
 fn sites(what: &[&str]) -> Vec<Site> {
     let seen = mutant::record(|| {
         let (world, known) = (World::new(), Oracle::new(Known::default()));
-        world.add_dir("fast");
+        support::new_dir(&world);
         script(&world, &known, &wide(), 60, 1);
         reopen(&world.copy(), &wide(), &known.get()).expect("clean");
     });

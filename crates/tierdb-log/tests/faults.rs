@@ -6,7 +6,7 @@ use support::{Known, acknowledge, create, dir, open, publish, reopen, small, wid
 use tierdb_base::{Error, ErrorKind, mutant};
 use tierdb_log::LoggedOptions;
 use tierdb_pmem::Pool;
-use tierdb_sim::crashtest::Oracle;
+use tierdb_sim::crashtest::{Options, Oracle, explore};
 use tierdb_sim::{Budget, CrashModel, FaultKind, FaultPlan, Ops, World};
 
 const KINDS: [FaultKind; 5] =
@@ -147,6 +147,30 @@ fn what_an_open_shows_survives_even_if_the_write_of_it_had_failed() {
     assert!(shown > 20, "{shown} opens showed what had failed to be written");
 }
 
+/// A write failed although all of it may be there, and then power is lost while the next open is at work.
+#[test]
+fn an_open_after_a_failed_write_can_be_cut_short_anywhere() {
+    let mut images = 0;
+    for nth in 1.. {
+        let writes = FaultPlan::nth(nth, FaultKind::Eio).on(Ops::WRITE);
+        let (world, known, hit) = work_until_it_fails(&wide(), writes);
+        let known = known.get();
+        let run = explore(
+            &world,
+            &Options::default(),
+            &Oracle::new(known.clone()),
+            |world, _| drop(reopen(world, &wide(), &known).expect("devices work")),
+            |_| Ok(()),
+            |known, image| reopen(image, &wide(), known).map(|_| ()),
+        );
+        images += run.unwrap_or_else(|failure| panic!("failed write {nth}: {failure}")).images;
+        if hit == 0 {
+            break;
+        }
+    }
+    assert!(images > 500, "{images} images");
+}
+
 /// A pool on a device with room for the log and the table and for no page, worked on until it refuses.
 fn full() -> (World, Oracle<Known>, Error) {
     let (world, pool, known) = support::world(&small());
@@ -201,8 +225,7 @@ fn files_that_are_there_are_not_created_over_and_those_that_are_not_are_named() 
     drop(pool);
     assert!(create(dir(&world), &small()).is_err());
     let empty = World::new();
-    empty.add_dir("fast");
-    let missing = open(dir(&empty), &small()).err().expect("no files");
+    let missing = open(support::new_dir(&empty), &small()).err().expect("no files");
     assert!(missing.to_string().contains("pool.log"), "{missing}");
     for wrong in [
         LoggedOptions { pool_len: 5000, ..small() },

@@ -14,6 +14,12 @@ use tierdb_sim::{Budget, FaultKind, FaultPlan, Ops, World};
 
 const THREADS: u64 = 4;
 
+/// The words of two threads are in the first page, which a checkpoint copies first, and those of the others in the
+/// last.
+fn word_at(thread: u64) -> u64 {
+    thread % 2 * (support::POOL - 4096) + thread * 8
+}
+
 /// Thread t counts up its word; the count before it is in a body that was flushed first.
 fn count_up(
     pool: &LoggedPool<TestDir>,
@@ -27,7 +33,7 @@ fn count_up(
         pool.write(body, &[count as u8; 700]);
         pool.flush(body, 700);
         pool.fence();
-        pool.publish(thread * 8, count);
+        pool.publish(word_at(thread), count);
         if count % 3 == 0 {
             pool.wait(pool.lsn())?;
             acked(count);
@@ -41,7 +47,7 @@ fn count_up(
 /// Each thread's count holds what it was told is durable, with its body.
 fn check(acked: &[u64; THREADS as usize], pool: &LoggedPool<TestDir>) -> Result<(), String> {
     for (thread, acked) in (0..).zip(acked) {
-        let count = pool.load(thread * 8);
+        let count = pool.load(word_at(thread));
         if count < *acked {
             return Err(format!("thread {thread}: {count} found, {acked} acknowledged"));
         }
@@ -58,7 +64,7 @@ fn check(acked: &[u64; THREADS as usize], pool: &LoggedPool<TestDir>) -> Result<
 #[test]
 fn what_any_thread_was_told_survives_a_crash_at_any_moment() {
     let world = World::new();
-    let pool = support::create(tierdb_dir(&world), &wide()).expect("create");
+    let pool = support::create(support::new_dir(&world), &wide()).expect("create");
     let acked = Oracle::new([0; THREADS as usize]);
     let how = Options { every: 7, budget: Budget { torn: 2, ..Budget::SMALL }, ..Options::default() };
     let run = explore(
@@ -101,19 +107,20 @@ fn what_any_thread_was_told_survives_a_crash_at_any_moment() {
     assert!(pool.stats().checkpoints > 1, "{:?}", pool.stats());
 }
 
-fn tierdb_dir(world: &World) -> TestDir {
-    world.add_dir("fast");
-    dir(world)
-}
-
 #[test]
 fn a_failure_wakes_every_waiter_with_a_refusal() {
     for nth in [1, 2, 5, 20, 60] {
         let world = World::new();
         let latch = FailureLatch::new();
-        let pool: LoggedPool<TestDir> =
-            LoggedPool::create(tierdb_dir(&world), wide(), support::SEED, latch.clone(), Meter::new(), None)
-                .expect("create");
+        let pool: LoggedPool<TestDir> = LoggedPool::create(
+            support::new_dir(&world),
+            wide(),
+            support::SEED,
+            latch.clone(),
+            Meter::new(),
+            None,
+        )
+        .expect("create");
         world.inject(FaultPlan::nth(nth, FaultKind::Eio).on(Ops::WRITE | Ops::SYNC));
         let acked: Arc<Vec<AtomicU64>> = Arc::new((0..THREADS).map(|_| AtomicU64::new(0)).collect());
         std::thread::scope(|scope| {

@@ -97,8 +97,7 @@ fn churn<D: Dir>(pool: &LoggedPool<D>, rounds: u64, live: u64, group: u64, acked
 #[test]
 fn records_live_in_the_log_alone_and_survive_a_crash_at_any_moment() {
     let world = World::new();
-    world.add_dir("fast");
-    let pool = support::create(dir(&world), &options()).expect("create");
+    let pool = support::create(support::new_dir(&world), &options()).expect("create");
     let how = Options { every: 3, depth: 2, ..Options::default() };
     let run = explore(
         &world,
@@ -118,8 +117,7 @@ fn records_live_in_the_log_alone_and_survive_a_crash_at_any_moment() {
 #[test]
 fn records_that_live_too_long_are_checkpointed_and_survive_too() {
     let world = World::new();
-    world.add_dir("fast");
-    let pool = support::create(dir(&world), &options()).expect("create");
+    let pool = support::create(support::new_dir(&world), &options()).expect("create");
     let run = explore(
         &world,
         &Options { every: 3, ..Options::default() },

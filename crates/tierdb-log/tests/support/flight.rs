@@ -1,48 +1,63 @@
-//! A directory whose durable writes are seen in flight.
+//! A directory whose durable writes are seen in flight, and where something may happen during the others.
 //!
 //! A simulated durable write happens at once, so no crash falls inside it. Here it is first made as a plain write,
 //! which a crash may leave in part, and then durably: a crash point between the two has it torn.
+//!
+//! Before a plain write, which is one of a checkpoint's pages, the directory calls a function: what it
+//! publishes comes between the copies of two pages, as another thread's could.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tierdb_base::Result;
 use tierdb_device::{AlignedBuf, BlockFile, Dir, DirLock, OpenMode};
 
-#[derive(Clone)]
-pub struct InFlight<D>(pub D);
+/// Called before a plain write.
+pub type During = Arc<Mutex<Option<Box<dyn Fn() + Send>>>>;
 
-pub struct InFlightFile<F>(F);
+#[derive(Clone)]
+pub struct InFlight<D> {
+    pub dir: D,
+    pub during: During,
+}
+
+pub struct InFlightFile<F> {
+    file: F,
+    during: During,
+}
 
 impl<F: BlockFile> BlockFile for InFlightFile<F> {
     fn name(&self) -> Arc<str> {
-        self.0.name()
+        self.file.name()
     }
 
     fn len(&self) -> Result<u64> {
-        self.0.len()
+        self.file.len()
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
-        self.0.set_len(len)
+        self.file.set_len(len)
     }
 
     fn read(&self, at: u64, buf: &mut AlignedBuf) -> Result<()> {
-        self.0.read(at, buf)
+        self.file.read(at, buf)
     }
 
     #[track_caller]
     fn write(&self, at: u64, bytes: &AlignedBuf) -> Result<()> {
-        self.0.write(at, bytes)
+        if let Some(during) = &*self.during.lock().expect("no panic") {
+            during();
+        }
+        self.file.write(at, bytes)
     }
 
     #[track_caller]
     fn write_durable(&self, at: u64, bytes: &AlignedBuf) -> Result<()> {
-        self.0.write(at, bytes)?;
-        self.0.write_durable(at, bytes)
+        self.file.write(at, bytes)?;
+        self.file.write_durable(at, bytes)
     }
 
     #[track_caller]
     fn sync(&self) -> Result<()> {
-        self.0.sync()
+        self.file.sync()
     }
 }
 
@@ -50,31 +65,31 @@ impl<D: Dir> Dir for InFlight<D> {
     type File = InFlightFile<D::File>;
 
     fn name(&self) -> Arc<str> {
-        self.0.name()
+        self.dir.name()
     }
 
     fn open(&self, name: &str, mode: OpenMode) -> Result<Self::File> {
-        Ok(InFlightFile(self.0.open(name, mode)?))
+        Ok(InFlightFile { file: self.dir.open(name, mode)?, during: self.during.clone() })
     }
 
     fn list(&self) -> Result<Vec<String>> {
-        self.0.list()
+        self.dir.list()
     }
 
     fn remove(&self, name: &str) -> Result<()> {
-        self.0.remove(name)
+        self.dir.remove(name)
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.0.rename(from, to)
+        self.dir.rename(from, to)
     }
 
     #[track_caller]
     fn sync(&self) -> Result<()> {
-        self.0.sync()
+        self.dir.sync()
     }
 
     fn lock(&self) -> Result<Box<dyn DirLock>> {
-        self.0.lock()
+        self.dir.lock()
     }
 }

@@ -9,7 +9,7 @@
 
 mod flight;
 
-use flight::InFlight;
+pub use flight::{During, InFlight};
 use tierdb_base::{FailureLatch, Result};
 use tierdb_device::{Dir, Meter};
 use tierdb_log::{LoggedOptions, LoggedPool};
@@ -68,8 +68,10 @@ pub struct Known {
     pub era: u64,
 }
 
+/// In the first page, which a checkpoint copies before the bodies, or in the last, which it copies after them.
 fn word_at(number: u64) -> u64 {
-    64 + number % WORDS * 72
+    let slot = number % WORDS;
+    slot % 2 * (POOL - 4096) + 64 + slot * 72
 }
 
 fn body_at(number: u64) -> u64 {
@@ -160,13 +162,19 @@ pub type TestDir = InFlight<SimDir>;
 
 /// The directory `fast` of `world`.
 pub fn dir(world: &World) -> TestDir {
-    InFlight(world.dir("fast"))
+    InFlight { dir: world.dir("fast"), during: During::default() }
+}
+
+/// Adds the directory `fast` to `world`.
+pub fn new_dir(world: &World) -> TestDir {
+    world.add_dir("fast");
+    dir(world)
 }
 
 /// A world with a created pool in the directory `fast`.
 pub fn world(options: &LoggedOptions) -> (World, LoggedPool<TestDir>, Oracle<Known>) {
     let world = World::new();
-    let pool = create(InFlight(world.add_dir("fast")), options).expect("create");
+    let pool = create(new_dir(&world), options).expect("create");
     (world, pool, Oracle::new(Known { created: true, ..Known::default() }))
 }
 
