@@ -242,9 +242,23 @@ impl<P: Pool> Pages<P> {
     /// If `kind` is that of a free page, or `info` has more than 40 bits.
     #[track_caller]
     pub fn publish_kind(&self, page: PageNo, kind: u8, info: u64, drained: &Drained<'_, P>) {
+        drained.publish(self.word_at(page), self.encode(page, kind, info));
+    }
+
+    /// Says what `page` is used for, together with what is staged in it. Only for kinds whose pages mean
+    /// nothing unless something refers to them.
+    ///
+    /// # Panics
+    /// As [`Pages::publish_kind`].
+    #[track_caller]
+    pub fn stage_kind(&self, stage: &mut Stage<'_, P>, page: PageNo, kind: u8, info: u64) {
+        stage.word(self.word_at(page), self.encode(page, kind, info));
+    }
+
+    fn encode(&self, page: PageNo, kind: u8, info: u64) -> u64 {
         assert!(kind != KIND_FREE && info >> INFO_BITS == 0, "kind {kind} with info {info}");
         let word = info << 8 | u64::from(kind);
-        drained.publish(self.word_at(page), word | self.check(page, word) << 48);
+        word | self.check(page, word) << 48
     }
 
     /// Gives back a page that was allocated and not used: nothing refers to it, and no kind was published.

@@ -151,7 +151,14 @@ fn a_full_pool_refuses_inserts_and_recovers_when_keys_go() {
         }
         assert_eq!((index.keys(), index.get(&key(3)).expect("get")), (0, None));
         // Other tests' readers hold the pages back for a moment.
+        let start = std::time::Instant::now();
         while pages.used() > 1 {
+            assert!(
+                start.elapsed().as_secs() < 20,
+                "{} pages in use, {} leaves",
+                pages.used(),
+                index.leaves()
+            );
             index.run_structure_updates();
             crossbeam_epoch::pin().flush();
             std::thread::yield_now();

@@ -15,6 +15,7 @@ use crossbeam_epoch::Guard;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tierdb_base::Result;
 use tierdb_pmem::{Pool, Stage};
 
@@ -32,16 +33,39 @@ pub(super) fn place(blob: BlobRef, len: usize) -> Option<u64> {
 pub(super) struct Blobs<P: Pool> {
     pages: Arc<Pages<P>>,
     state: Mutex<Slots>,
-    /// Slots whose readers have gone. Apart, so that what waits for an epoch does not keep the pool open.
-    back: Arc<Mutex<Vec<BlobRef>>>,
+    /// Apart, so that what waits for an epoch does not keep the pool open.
+    back: Arc<Back>,
+}
+
+/// Slots on their way back.
+#[derive(Default)]
+struct Back {
+    /// Those that wait for readers, or are in `gone`.
+    waiting: AtomicUsize,
+    /// Those whose readers have gone.
+    gone: Mutex<Vec<BlobRef>>,
+}
+
+impl Back {
+    fn push(&self, blob: BlobRef) {
+        self.gone.lock().push(blob);
+    }
 }
 
 #[derive(Default)]
 struct Slots {
-    /// For each page its class and a bit for each used slot.
-    used: HashMap<PageNo, (u8, u8)>,
+    used: HashMap<PageNo, Page>,
     /// Pages with a free slot, by class.
     open: [Vec<PageNo>; CLASSES.len()],
+}
+
+#[derive(Clone, Copy)]
+struct Page {
+    class: u8,
+    /// A bit for each used slot.
+    bits: u8,
+    /// Whether the page table is certain to say that it is a page of blobs.
+    is_named: bool,
 }
 
 impl<P: Pool> Blobs<P> {
@@ -49,11 +73,11 @@ impl<P: Pool> Blobs<P> {
         Blobs { pages, state: Mutex::default(), back: Arc::default() }
     }
 
-    /// Takes a slot for `len` bytes with checksum `sum`. The page's kind is on its way to media.
+    /// Takes a slot for `len` bytes with checksum `sum`.
     ///
     /// # Errors
     /// `NoSpace`
-    pub fn allocate(&self, pool: &P, len: usize, sum: u32) -> Result<BlobRef> {
+    pub fn allocate(&self, len: usize, sum: u32) -> Result<BlobRef> {
         self.collect();
         let class = CLASSES.iter().position(|size| len <= *size).expect("a key is at most the largest class");
         let slots = PAGE as usize / CLASSES[class];
@@ -62,19 +86,35 @@ impl<P: Pool> Blobs<P> {
             Some(page) => *page,
             None => {
                 let page = self.pages.allocate(Purpose::Grow)?;
-                self.pages.publish_kind(page, KIND_BLOB, class as u64, &Stage::new(pool).drain());
-                state.used.insert(page, (class as u8, 0));
+                state.used.insert(page, Page { class: class as u8, bits: 0, is_named: false });
                 state.open[class].push(page);
                 page
             }
         };
-        let (_, used) = state.used.get_mut(&page).expect("an open page has slots");
-        let slot = used.trailing_ones();
-        *used |= 1 << slot;
-        if used.count_ones() as usize == slots {
+        let used = state.used.get_mut(&page).expect("an open page has slots");
+        let slot = used.bits.trailing_ones();
+        used.bits |= 1 << slot;
+        if used.bits.count_ones() as usize == slots {
             state.open[class].pop();
         }
         Ok(BlobRef { page, slot: slot as u8, class: class as u8, sum })
+    }
+
+    /// Stages `bytes` in a slot that was allocated for them, and the kind of its page unless that is
+    /// certain: on open only the page table says that there are blobs. After the drain comes
+    /// [`Blobs::drained`].
+    pub fn stage(&self, stage: &mut Stage<'_, P>, blob: BlobRef, bytes: &[u8]) {
+        if self.state.lock().used.get(&blob.page).is_some_and(|page| !page.is_named) {
+            self.pages.stage_kind(stage, blob.page, KIND_BLOB, u64::from(blob.class));
+        }
+        stage.write(place(blob, bytes.len()).expect("allocated for this length"), bytes);
+    }
+
+    /// Notes that what [`Blobs::stage`] staged was drained.
+    pub fn drained(&self, blob: BlobRef) {
+        if let Some(page) = self.state.lock().used.get_mut(&blob.page) {
+            page.is_named = true;
+        }
     }
 
     /// Marks a slot as used that a leaf refers to, on open, and claims its page. `false` if the page is
@@ -85,61 +125,71 @@ impl<P: Pool> Blobs<P> {
             if !self.pages.claim(blob.page) {
                 return false;
             }
-            state.used.insert(blob.page, (blob.class, 0));
+            state.used.insert(blob.page, Page { class: blob.class, bits: 0, is_named: true });
         }
-        let Some((class, used)) = state.used.get_mut(&blob.page) else { return false };
+        let Some(page) = state.used.get_mut(&blob.page).filter(|page| page.class == blob.class) else {
+            return false;
+        };
         let bit = 1 << blob.slot;
-        let fresh = *class == blob.class && *used & bit == 0;
-        *used |= if *class == blob.class { bit } else { 0 };
-        fresh
+        let is_free = page.bits & bit == 0;
+        page.bits |= bit;
+        is_free
     }
 
     /// Finds the pages with free slots, after all slots in use were claimed.
     pub fn settle(&self) {
         let mut state = self.state.lock();
         let Slots { used, open } = &mut *state;
-        let mut pages: Vec<_> = used.iter().map(|(page, (class, bits))| (*page, *class, *bits)).collect();
-        pages.sort_unstable();
-        for (page, class, bits) in pages {
-            if (bits.count_ones() as usize) < PAGE as usize / CLASSES[class as usize] {
-                open[class as usize].push(page);
+        let mut pages: Vec<_> = used.iter().collect();
+        pages.sort_unstable_by_key(|(number, _)| **number);
+        for (number, page) in pages {
+            if (page.bits.count_ones() as usize) < PAGE as usize / CLASSES[page.class as usize] {
+                open[page.class as usize].push(*number);
             }
         }
     }
 
     /// Gives back a slot that nothing refers to and nobody has seen.
     pub fn give_back(&self, blob: BlobRef) {
-        self.back.lock().push(blob);
+        self.back.waiting.fetch_add(1, Ordering::Relaxed);
+        self.back.push(blob);
         self.collect();
     }
 
     /// Gives back a slot that nothing on media refers to any more, once today's readers have gone.
     pub fn retire(&self, blob: BlobRef, guard: &Guard) {
         let back = self.back.clone();
-        guard.defer(move || back.lock().push(blob));
+        back.waiting.fetch_add(1, Ordering::Relaxed);
+        guard.defer(move || back.push(blob));
     }
 
     /// Makes slots whose readers have gone free, and pages without used slots.
     pub fn collect(&self) {
-        let back = std::mem::take(&mut *self.back.lock());
+        let back = std::mem::take(&mut *self.back.gone.lock());
         if back.is_empty() {
             return;
         }
+        self.back.waiting.fetch_sub(back.len(), Ordering::Relaxed);
         let mut state = self.state.lock();
         for blob in back {
             let Slots { used, open } = &mut *state;
-            let Some((class, bits)) = used.get_mut(&blob.page) else { continue };
-            let open = &mut open[*class as usize];
-            let was_full = bits.count_ones() as usize == PAGE as usize / CLASSES[*class as usize];
-            *bits &= !(1 << blob.slot);
-            if *bits == 0 {
-                open.retain(|page| *page != blob.page);
+            let Some(page) = used.get_mut(&blob.page) else { continue };
+            let open = &mut open[page.class as usize];
+            let was_full = page.bits.count_ones() as usize == PAGE as usize / CLASSES[page.class as usize];
+            page.bits &= !(1 << blob.slot);
+            if page.bits == 0 {
+                open.retain(|open| *open != blob.page);
                 used.remove(&blob.page);
                 self.pages.release(blob.page);
             } else if was_full {
                 open.push(blob.page);
             }
         }
+    }
+
+    /// Number of slots that are not in use and not free again yet.
+    pub fn waiting(&self) -> usize {
+        self.back.waiting.load(Ordering::Relaxed)
     }
 
     /// Number of pages in use.

@@ -183,11 +183,11 @@ impl<P: Pool> Index<P> {
             let state = self.leaves.stage(&mut stage, pages[i], generation, part, contents, next);
             self.leaves.state_word(pages[i]).store(state.encode(), Ordering::Release);
             if let Some(blob) = part.low.blob.filter(|blob| blobs.contains(blob)) {
-                let at = super::blob::place(blob, part.low.bytes.len()).expect("allocated for this length");
-                stage.write(at, &part.low.bytes);
+                self.blobs.stage(&mut stage, blob, &part.low.bytes);
             }
         }
         let drained = stage.drain();
+        blobs.into_iter().for_each(|blob| self.blobs.drained(blob));
         for page in &pages {
             self.pages.publish_kind(*page, KIND_LEAF, 0, &drained);
         }
@@ -223,7 +223,7 @@ impl<P: Pool> Index<P> {
             let low = &parts[i].low;
             if low.blob.is_none() && low.bytes.len() > MAX_INLINE_FENCE {
                 let sum = blob_sum(self.leaves.hash(&low.bytes));
-                let blob = self.blobs.allocate(&self.leaves.pool, low.bytes.len(), sum)?;
+                let blob = self.blobs.allocate(low.bytes.len(), sum)?;
                 blobs.push(blob);
                 parts[i].low.blob = Some(blob);
                 if let Some(high) = &mut parts[i - 1].high {

@@ -383,8 +383,9 @@ impl<P: Pool> Leaves<P> {
             }
         };
         let hash = self.hash(&key[start..]);
-        let whole = matches(u64::from(finger), u64::from(fingerprint(hash)))
-            && matches(u64::from(entry.check), u64::from(check(hash, entry.id)));
+        let stored = u16::from_le_bytes([finger, entry.check]);
+        let computed = u16::from_le_bytes([fingerprint(hash), check(hash, entry.id)]);
+        let whole = matches(u64::from(stored), u64::from(computed));
         if !whole {
             return Err(note("an entry's key or id is damaged"));
         }

@@ -234,7 +234,7 @@ impl<P: Pool> Index<P> {
     ) -> Result<EntryId> {
         let pool = &*self.leaves.pool;
         let blob = match key.len() > MAX_INLINE {
-            true => Some(self.blobs.allocate(pool, key.len(), blob_sum(hash))?),
+            true => Some(self.blobs.allocate(key.len(), blob_sum(hash))?),
             false => None,
         };
         let made = make.take().expect("called once")();
@@ -250,12 +250,13 @@ impl<P: Pool> Index<P> {
         let entry = EntryBytes::encode(key, hash, id, leaf.prefix, blob);
         let mut stage = Stage::new(pool);
         if let Some(blob) = blob {
-            stage.write(blob::place(blob, key.len()).expect("allocated for this length"), key);
+            self.blobs.stage(&mut stage, blob, key);
         }
         stage.write(at + bottom as u64, entry.as_slice());
         stage.write(at + leaf.offset_at(slot), &(bottom as u16).to_le_bytes());
         stage.write(at + FINGERPRINTS_AT + slot as u64, &[fingerprint(hash)]);
         let drained = stage.drain();
+        blob.into_iter().for_each(|blob| self.blobs.drained(blob));
         let group_at = at + GROUPS_AT + (slot / GROUP * 8) as u64;
         drained.publish(group_at, pool.load(group_at) ^ slot_bits(slot, hash));
         // Whoever finds the key, and stores something that needs it, drains on a thread of its own.
@@ -453,6 +454,12 @@ impl<P: Pool> Index<P> {
     /// Number of leaves.
     pub fn leaves(&self) -> u64 {
         self.leaf_count.load(Ordering::Relaxed)
+    }
+
+    /// Number of changes that the search layer does not have yet, and of long keys' places that wait for
+    /// readers.
+    pub fn waiting(&self) -> usize {
+        self.updates.lock().len() + self.blobs.waiting()
     }
 
     /// Bytes of the pool in use: leaves, and pages of long keys.

@@ -66,7 +66,8 @@ impl<P: Pool> Index<P> {
         let mut walk = index.walk();
         let live = Mutex::new(0u64);
         let leaves: Vec<_> = walk.pages.iter().copied().filter(|page| *page != LOST).collect();
-        let has_blobs = index.pages.kinds().any(|(_, of)| !matches!(of, PageUse::Free) && !is_leaf(of));
+        let may_be_blob = |of| matches!(of, PageUse::Used { kind: KIND_BLOB, .. } | PageUse::Damaged);
+        let has_blobs = index.pages.kinds().any(|(_, of)| may_be_blob(of));
         let found = in_parallel(&leaves, threads, |part| {
             let mut damage = Vec::new();
             let mut contents = Contents::default();
@@ -180,11 +181,11 @@ impl<P: Pool> Index<P> {
     /// A leaf's kind word and the link to it are published in no particular order: a crash may have kept
     /// the link alone.
     fn repair_kinds(&self, leaves: &[PageNo]) {
-        for page in leaves {
-            if !is_leaf(self.pages.usage(*page)) {
-                let drained = Stage::new(&*self.leaves.pool).drain();
-                self.pages.publish_kind(*page, KIND_LEAF, 0, &drained);
-            }
+        let mut stage = Stage::new(&*self.leaves.pool);
+        let mut unnamed = leaves.iter().filter(|page| !is_leaf(self.pages.usage(**page))).peekable();
+        if unnamed.peek().is_some() {
+            unnamed.for_each(|page| self.pages.stage_kind(&mut stage, *page, KIND_LEAF, 0));
+            let _named = stage.drain();
         }
     }
 

@@ -12,17 +12,22 @@ use tierdb_valuelog::pages::{PAGE, Pages};
 
 pub const HEAD: u64 = 64;
 pub const TABLE: u64 = PAGE;
-const SEED: u64 = 0x5eed;
+pub const SEED: u64 = 0x5eed;
 
 /// Number of the first page in a pool of `len` bytes.
 pub fn first_page(len: u64) -> u64 {
     1 + (len / PAGE * 8).div_ceil(PAGE)
 }
 
-/// A new index with all pages of `pool` but the first few.
-pub fn create<P: Pool>(pool: Arc<P>) -> (Index<P>, Arc<Pages<P>>) {
+/// All pages of `pool` but the first few, free.
+pub fn format<P: Pool>(pool: Arc<P>) -> Arc<Pages<P>> {
     let first = first_page(pool.len());
-    let pages = Arc::new(Pages::format(pool.clone(), TABLE, first, pool.len() / PAGE - first, SEED));
+    Arc::new(Pages::format(pool.clone(), TABLE, first, pool.len() / PAGE - first, SEED))
+}
+
+/// A new index with the pages of `pool`.
+pub fn create<P: Pool>(pool: Arc<P>) -> (Index<P>, Arc<Pages<P>>) {
+    let pages = format(pool.clone());
     (Index::create(pool, pages.clone(), HEAD).expect("create"), pages)
 }
 
