@@ -64,15 +64,21 @@ impl<D: Dir> LoggedPool<D> {
         self.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.checkpoint_pages.fetch_add(dirty.len() as u64, Ordering::Relaxed);
         self.used_after.store(self.log.used(), Ordering::Relaxed);
+        self.store_bytes.store(store.memory_bytes(), Ordering::Relaxed);
         Ok(())
     }
 
     /// The checkpoint that ends an open: makes certain all that was found.
     pub(crate) fn first_checkpoint(&self) -> Result<()> {
-        match self.checkpoint_with(&mut self.store.lock(), Purpose::Trim) {
-            // On a full device the pool can be read, and written as long as the ring has room. All that
-            // can be done then for the last block is a sync.
-            Err(e) if e.kind() == ErrorKind::NoSpace => self.log.sync(),
+        let store = &mut self.store.lock();
+        match self.checkpoint_with(store, Purpose::Trim) {
+            // On a full device the pool can be read, and written as long as the ring has room. The table is
+            // made certain without new pages; all that can be done for the last block is a sync.
+            Err(e) if e.kind() == ErrorKind::NoSpace && self.salvage.is_empty() => {
+                self.log.sync()?;
+                let log = store.log();
+                store.write_table(Vec::new(), log, false).map_err(|e| self.latch.set(e))
+            }
             done => done,
         }
     }

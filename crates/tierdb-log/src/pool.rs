@@ -54,6 +54,7 @@ pub struct LoggedPool<D: Dir> {
     pub(crate) closed_clean: AtomicBool,
     pub(crate) salvage: Salvage,
     pub(crate) image_bytes: AtomicU64,
+    pub(crate) store_bytes: AtomicU64,
     pub(crate) table_bytes: u64,
     pub(crate) first_lsn: Lsn,
     pub(crate) used_after: AtomicU64,
@@ -139,7 +140,7 @@ impl<D: Dir> LoggedPool<D> {
         &self.salvage
     }
 
-    /// What it has done since it was opened, and the space it takes. Waits for a checkpoint that is being made.
+    /// What it has done since it was opened, and the space it takes.
     pub fn stats(&self) -> LoggedStats {
         LoggedStats {
             log_used: self.log_used(),
@@ -153,7 +154,7 @@ impl<D: Dir> LoggedPool<D> {
             stall_ns: self.stall_ns.load(Ordering::Relaxed),
             memory_bytes: self.log.memory_bytes()
                 + self.dirty.memory_bytes()
-                + self.store.lock().memory_bytes(),
+                + self.store_bytes.load(Ordering::Relaxed),
         }
     }
 

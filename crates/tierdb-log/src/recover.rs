@@ -14,7 +14,7 @@
 use crate::block::Cursor;
 use crate::dirty::DirtyPages;
 use crate::layout::PAGE;
-use crate::load::{FoundTable, load_pages, newest_tables, take_slots};
+use crate::load::{load_pages, newest_tables, take_slots};
 use crate::log::{Log, Ring};
 use crate::options::{LoggedOptions, LostPage, Salvage};
 use crate::pool::LoggedPool;
@@ -86,10 +86,9 @@ pub(crate) fn create<D: Dir>(
     store.write_table(Vec::new(), store.log(), false)?;
     dir.sync()?;
     let dirty = DirtyPages::new(options.pool_len / PAGE);
-    let oldest = store.log();
-    let start = Replayed { head: oldest, marks: VecDeque::new() };
+    let start = Replayed { head: store.log(), marks: VecDeque::new() };
     let (name, arena, salvage) = (dir.name(), Arena::zeroed(options.pool_len), Salvage::default());
-    Ok(assemble(Parts { name, arena, dirty, log, store, start, oldest, salvage, seed, latch, ring }))
+    Ok(assemble(Parts { name, arena, dirty, log, store, start, salvage, seed, latch, ring }))
 }
 
 /// See [`LoggedPool::open`].
@@ -151,9 +150,6 @@ pub(crate) fn open<D: Dir>(
     for page in &salvage.pages {
         dirty.mark(page.at, PAGE);
     }
-    // The log of the table before is kept too, where it still is: see the invariants of the store.
-    let room = |table: &&FoundTable| start.head.position - table.header.log.position <= ring.len;
-    let oldest = before.filter(room).map_or(header.log, |table| table.header.log);
     let newest = Newest {
         pool_len: header.pool_len,
         ring,
@@ -166,7 +162,7 @@ pub(crate) fn open<D: Dir>(
     };
     let store = PageStore::new(image, table, seed, options.image_capacity, newest);
     let name = dir.name();
-    let pool = assemble(Parts { name, arena, dirty, log, store, start, oldest, salvage, seed, latch, ring });
+    let pool = assemble(Parts { name, arena, dirty, log, store, start, salvage, seed, latch, ring });
     pool.first_checkpoint()?;
     Ok(pool)
 }
@@ -188,7 +184,6 @@ struct Parts<F> {
     log: Metered<F>,
     store: PageStore<F>,
     start: Replayed,
-    oldest: Cursor,
     salvage: Salvage,
     seed: u64,
     latch: FailureLatch,
@@ -196,11 +191,12 @@ struct Parts<F> {
 }
 
 fn assemble<D: Dir>(parts: Parts<D::File>) -> LoggedPool<D> {
-    let Parts { name, arena, dirty, log, store, start, oldest, salvage, seed, latch, ring } = parts;
+    let Parts { name, arena, dirty, log, store, start, salvage, seed, latch, ring } = parts;
     let table_bytes = AREAS * area_len(arena.len());
-    let log = Log::new(log, seed, ring, latch.clone(), oldest, start.head, start.marks);
+    let log = Log::new(log, seed, ring, latch.clone(), store.log(), start.head, start.marks);
     LoggedPool {
         image_bytes: AtomicU64::new(store.image_bytes()),
+        store_bytes: AtomicU64::new(store.memory_bytes()),
         used_after: AtomicU64::new(0),
         first_lsn: start.head.lsn,
         arena,

@@ -5,8 +5,8 @@
 //!    without it is durable.
 //! 2. A table is written to the area after that of the newest one. So at any moment one whole table is on
 //!    media, with all its pages.
-//! 3. The newest table found at open may not be durable: the write of it may have failed. Until the next one is, the
-//!    table before it is kept too, with its slots and its log.
+//! 3. The newest table found at open may not be durable: the write of it may have failed. Until the next one is,
+//!    the table before it is kept with its slots. Nothing is logged before the next one is, so its log is there.
 
 use crate::block::Cursor;
 use crate::layout::PAGE;
