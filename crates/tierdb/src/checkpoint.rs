@@ -176,7 +176,7 @@ fn fill(prepared: &mut Prepared, from: &dyn Engine, snapshot: &Snapshot) -> Resu
         return Err(Error::corrupt(
             TierRole::Flash,
             format!("{} entries were copied, but {} others were read back", copied.entries, read.entries),
-            Location::new(prepared.name(), 0),
+            Location::new(prepared.path().display().to_string(), 0),
         ));
     }
     Ok(copied)

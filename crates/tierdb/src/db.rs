@@ -49,7 +49,7 @@ impl Db {
     /// # Errors
     /// `NotAStore` if the directory holds other files; `TierMissing` if it is one tier of a store with more;
     /// `Locked` if it is open; `NewerFormat`; `Corrupt` and `AcknowledgedDataMissing` for damage, after which
-    /// [`repair`](mod@crate::repair) salvages what is left.
+    /// [`repair`](crate::repair()) salvages what is left.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_config(&directory(path.as_ref())?)
     }

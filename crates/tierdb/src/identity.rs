@@ -297,6 +297,30 @@ pub(crate) struct Found {
 /// `NewerFormat`; `Unsupported` for unknown flags; `Corrupt` where no two copies agree; `NotAStore` where no
 /// copy looks like one.
 pub(crate) fn read<D: Dir>(dir: &D, role: TierRole) -> Result<Found> {
+    let (copies, name, unread) = read_copies(dir, role)?;
+    agree(&copies, role, name).map_err(|error| unread.unwrap_or(error))
+}
+
+/// For salvage: what most says who the tier in `dir` is, be it a single copy, and whether that is too few.
+///
+/// # Errors
+/// As [`read`], but `Corrupt` only where no copy is intact.
+pub(crate) fn read_remains<D: Dir>(dir: &D, role: TierRole) -> Result<(Identity, bool)> {
+    let (copies, name, _) = read_copies(dir, role)?;
+    match agree(&copies, role, name) {
+        Ok(found) => Ok((found.identity, false)),
+        Err(error) => {
+            let intact = copies.into_iter().filter_map(|copy| match copy {
+                Copy::Good(identity) => Some(identity),
+                _ => None,
+            });
+            intact.max_by_key(|identity| identity.generation).map(|identity| (identity, true)).ok_or(error)
+        }
+    }
+}
+
+/// The copies in `dir`, the file's name, and why a copy could not be read.
+fn read_copies<D: Dir>(dir: &D, role: TierRole) -> Result<(Vec<Copy>, std::sync::Arc<str>, Option<Error>)> {
     let file = dir.open(NAME, OpenMode::Existing)?;
     let (name, len) = (file.name(), file.len()?);
     if len != FILE_LEN {
@@ -319,7 +343,7 @@ pub(crate) fn read<D: Dir>(dir: &D, role: TierRole) -> Result<Found> {
             }
         });
     }
-    agree(&copies, role, name).map_err(|error| unread.unwrap_or(error))
+    Ok((copies, name, unread))
 }
 
 /// The highest generation that a quorum of `copies` agrees on.

@@ -18,7 +18,7 @@
 //!
 //! [`Db::open`] puts a store on one SSD. A machine with faster storage beside it names both in a [`Config`], and the
 //! store puts every part of itself where it belongs. [`Db`] is what a user holds; [`Error::kind`] says what can be
-//! done about an error; [`restore`] and [`repair`](mod@repair) make stores of checkpoints and of damaged stores.
+//! done about an error; [`restore`] and [`repair()`] make stores of checkpoints and of damaged stores.
 
 #![forbid(unsafe_code)]
 
@@ -26,8 +26,10 @@ mod checkpoint;
 pub mod config;
 mod db;
 mod entries;
+mod frozen;
 mod identity;
-pub mod repair;
+mod overlay;
+mod repair;
 mod setup;
 mod shape;
 mod tiers;
@@ -36,7 +38,7 @@ pub use checkpoint::{Copied, restore};
 pub use config::{Config, EngineKind, FastKind, FastTier, FlashTier, Valuelog};
 pub use db::Db;
 pub use entries::Entries;
-pub use repair::verify_offline;
+pub use repair::{REPORT_NAME, RepairReport, repair, verify_offline};
 pub use tierdb_base::{
     ByteSize, Error, ErrorKind, Location, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, Result, Seqno,
     TierRole, Uuid,

@@ -1,25 +1,40 @@
-//! Checks of a closed store.
+//! Checks and repairs of a closed store, neither of which changes it.
+//!
+//! A repair writes what can be read into a new store, in the first of two ways that works:
+//! 1. The index is whole: every key has its value, but for those whose value is damaged.
+//! 2. It is not: records are looked for by themselves, on all tiers. One that a pointer still names is its key's
+//!    value. Of a key without such a record the newest one is taken, and the key is listed: it may have been
+//!    overwritten or deleted since, in what was lost.
 
 use crate::config::Config;
-use crate::db::Db;
-use tierdb_base::{Error, ErrorKind, Location, Result};
-use tierdb_engine::{Damage, VerifyReport};
+use crate::frozen::{self, Work};
+use crate::setup::{self, Prepared};
+use crate::tiers::{Intent, Remains};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::ops::Bound;
+use std::path::Path;
+use tierdb_base::{Error, ErrorKind, Location, Result, Seqno, hex};
+use tierdb_device::{Dir, RealDir};
+use tierdb_engine::{Damage, Durability, Engine, KeyRange, VerifyReport};
+use tierdb_pmem::Pool;
+use tierdb_valuelog::{Background, Media, Options, ValueLog, salvage};
 
-/// The file that says what a repaired store was made of.
-pub(crate) const REPORT_NAME: &str = "REPAIR-REPORT.txt";
+/// The file in a repaired store that says what was saved and what was not.
+pub const REPORT_NAME: &str = "REPAIR-REPORT.txt";
 
-/// Checks the closed store that `config` describes: opens it, reads and checks everything, and closes it.
+/// Checks the closed store that `config` describes: reads everything and compares all checksums and pointers.
 ///
-/// Opening recovers after a crash as always. A store that cannot be opened for damage gives a report that says so.
+/// Nothing is changed: where the store was not closed, recovery is done in memory only. A store that cannot be
+/// opened for damage gives a report that says so.
 ///
 /// # Errors
-/// As [`Db::open_existing_config`], but for damage.
+/// `NotFound`, `TierMissing`, `Locked` and others of opening, but none for damage.
 pub fn verify_offline(config: &Config) -> Result<VerifyReport> {
-    let report = Db::open_existing_config(config).and_then(|db| {
-        let report = db.verify()?;
-        db.close()?;
-        Ok(report)
-    });
+    let report = Prepared::begin(config, Intent::OpenExisting, None)
+        .and_then(|prepared| frozen::with_media(&prepared.into_remains(), false, Check { config }));
     match report {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             Ok(VerifyReport { damage: vec![damage(&error)], ..VerifyReport::default() })
@@ -28,10 +43,214 @@ pub fn verify_offline(config: &Config) -> Result<VerifyReport> {
     }
 }
 
+struct Check<'a> {
+    config: &'a Config,
+}
+
+impl Work for Check<'_> {
+    type Output = VerifyReport;
+
+    fn run<P: Pool, D: Dir>(self, media: Media<P, D>, mut damage: Vec<Damage>) -> Result<VerifyReport> {
+        let engine = open(self.config, media)?;
+        let mut report = engine.verify()?;
+        damage.append(&mut report.damage);
+        Ok(VerifyReport { damage, ..report })
+    }
+}
+
+/// An engine without threads of its own.
+fn open<P: Pool, D: Dir>(config: &Config, media: Media<P, D>) -> Result<ValueLog<P, D>> {
+    let options = Options::for_pool(config.memory_budget().bytes(), media.pool.len());
+    ValueLog::open(media, Options { background: Background::Inline, ..options })
+}
+
 fn damage(error: &Error) -> Damage {
     let place: Option<Location> = match error {
         Error::Corrupt { place, .. } => Some(place.clone()),
         _ => None,
     };
     Damage { what: error.to_string(), place, first_key: None, last_key: None }
+}
+
+/// What a repair saved and what it met.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RepairReport {
+    /// Keys in the new store.
+    pub keys: u64,
+    /// Those of them that may have been overwritten or deleted since, because nothing says any more which
+    /// record is the last one. Listed in the report file.
+    pub uncertain: u64,
+    /// Whether the index could be used. If not, a key all of whose records are damaged is not known to be missing.
+    pub index_whole: bool,
+    /// What is damaged in the old store, by key where that is known.
+    pub damage: Vec<Damage>,
+    /// Tiers that are missing or hard to recognise.
+    pub notes: Vec<String>,
+}
+
+/// Saves what can be read of the store that `source` describes into the new store that `target` describes.
+///
+/// The old store stays as it is, and some of its tiers may be missing. The new one gets a file
+/// [`REPORT_NAME`] that says what was saved, what is damaged, and which keys are uncertain (see
+/// [`RepairReport::uncertain`]). Needs DRAM for all keys where the index is lost, and for the whole pool where that is
+/// byte-addressable. Returns when the new store survives power loss.
+///
+/// # Errors
+/// `NotFound` or `Corrupt` if nothing says which store the source is; `ForeignTier`; `Locked`; `Invalid` or
+/// `NotAStore` if the target is not empty; `NoSpace` of the target.
+pub fn repair(source: &Config, target: &Config) -> Result<RepairReport> {
+    source.validate()?;
+    let remains = Remains::find(setup::places(source)?)?;
+    let mut prepared = Prepared::begin(target, Intent::CreateNew, None)?;
+    let to = prepared.engine()?;
+    let mut report = RepairReport { notes: remains.notes.clone(), ..RepairReport::default() };
+    let complete = remains.fast.iter().chain(&remains.flash).all(|tier| tier.dir.is_some());
+    let by_index = ByIndex { config: source, to: &*to, report: &mut report };
+    // Whatever goes wrong with the old store here, the records themselves may still be read.
+    let done = complete && frozen::with_media(&remains, false, by_index).unwrap_or(Ok(false))?;
+    let mut uncertain = Vec::new();
+    if !done {
+        report.damage.clear();
+        uncertain = frozen::with_media(&remains, true, ByRecord { to: &*to, report: &mut report })?;
+    }
+    report.index_whole = done;
+    report.uncertain = uncertain.len() as u64;
+    to.flush()?;
+    to.sync()?;
+    report.keys = to.stats().keys;
+    to.close()?;
+    drop(to);
+    write_report(prepared.path(), &remains, &report, &uncertain)?;
+    prepared.finish()?;
+    Ok(report)
+}
+
+/// The first way: all that the index names.
+struct ByIndex<'a> {
+    config: &'a Config,
+    to: &'a dyn Engine,
+    report: &'a mut RepairReport,
+}
+
+impl Work for ByIndex<'_> {
+    /// Whether it worked; the error is one of the new store.
+    type Output = Result<bool>;
+
+    fn run<P: Pool, D: Dir>(self, media: Media<P, D>, damage: Vec<Damage>) -> Result<Result<bool>> {
+        let engine = open(self.config, media)?;
+        let mut found = engine.verify()?.damage;
+        if !damage.is_empty() || found.iter().any(|damage| damage.first_key.is_none()) {
+            return Ok(Ok(false));
+        }
+        found.sort_by(|a, b| a.first_key.cmp(&b.first_key));
+        let mut from = Bound::Unbounded;
+        for gap in found.iter().map(Some).chain([None]) {
+            let end = gap.and_then(|gap| gap.first_key.clone()).map_or(Bound::Unbounded, Bound::Excluded);
+            let mut cursor = engine.cursor(KeyRange { start: from, end }, None)?;
+            while let Some((key, value)) = cursor.next()? {
+                if let Err(error) = self.to.put(&key, &value, Durability::Grouped) {
+                    return Ok(Err(error));
+                }
+            }
+            let last = gap.and_then(|gap| gap.last_key.clone().or(gap.first_key.clone()));
+            from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        }
+        self.report.damage = found;
+        Ok(Ok(true))
+    }
+}
+
+/// The second way: all whole records, wherever they are.
+struct ByRecord<'a> {
+    to: &'a dyn Engine,
+    report: &'a mut RepairReport,
+}
+
+impl Work for ByRecord<'_> {
+    /// The uncertain keys, in order.
+    type Output = Vec<Vec<u8>>;
+
+    fn run<P: Pool, D: Dir>(self, media: Media<P, D>, damage: Vec<Damage>) -> Result<Vec<Vec<u8>>> {
+        self.report.damage = damage;
+        // A pointer says more than an order, and a later write more than an earlier.
+        let mut best: HashMap<Vec<u8>, (bool, Seqno)> = HashMap::new();
+        let looked = salvage(media, &mut |record| {
+            let rank = (record.sure, record.seqno);
+            match best.entry(record.key) {
+                Entry::Occupied(known) if *known.get() >= rank => return Ok(()),
+                Entry::Occupied(mut known) => {
+                    self.to.put(known.key(), &record.value, Durability::Grouped)?;
+                    known.insert(rank);
+                }
+                Entry::Vacant(new) => {
+                    self.to.put(new.key(), &record.value, Durability::Grouped)?;
+                    new.insert(rank);
+                }
+            }
+            Ok(())
+        })?;
+        let notes = &mut self.report.notes;
+        notes.push(format!(
+            "{} whole records were found, {} of them named by pointers",
+            looked.records, looked.sure
+        ));
+        if looked.incomplete > 0 {
+            notes.push(format!("{} long values lack a part, and were left out", looked.incomplete));
+        }
+        if looked.unreadable > 0 {
+            notes.push(format!("{} blocks could not be read", looked.unreadable));
+        }
+        let uncertain = best.into_iter().filter(|(_, (sure, _))| !sure).map(|(key, _)| key);
+        let mut uncertain: Vec<Vec<u8>> = uncertain.collect();
+        uncertain.sort_unstable();
+        Ok(uncertain)
+    }
+}
+
+/// Writes [`REPORT_NAME`] into the new store at `path`, durable on return.
+fn write_report(
+    path: &Path,
+    source: &Remains<RealDir>,
+    report: &RepairReport,
+    uncertain: &[Vec<u8>],
+) -> Result<()> {
+    let mut text = format!("TierDB repair\n\nsaved from: store {}\n", source.uuid);
+    for tier in source.fast.iter().chain(&source.flash) {
+        let state = if tier.dir.is_some() { "" } else { " (missing)" };
+        let _ = writeln!(text, "  {}{state}", tier.path.display());
+    }
+    let _ = writeln!(text, "keys saved: {}", report.keys);
+    let _ = match report.index_whole {
+        true => writeln!(text, "the index is whole: only the keys named below are lost"),
+        false => writeln!(text, "the index could not be used: records were looked for by themselves"),
+    };
+    for note in &report.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    let _ = writeln!(text, "\ndamage: {}", report.damage.len());
+    for damage in &report.damage {
+        let _ = write!(text, "  {}", damage.what);
+        if let Some(place) = &damage.place {
+            let _ = write!(text, ", in {place}");
+        }
+        if let Some(key) = &damage.first_key {
+            let _ = write!(text, ", key {}", hex::printable(key));
+        }
+        text.push('\n');
+    }
+    let _ = writeln!(
+        text,
+        "\nuncertain keys, which may have been overwritten or deleted since: {}",
+        uncertain.len()
+    );
+    for key in uncertain {
+        let _ = writeln!(text, "  0x{}", hex::encode(key));
+    }
+    let path = path.join(REPORT_NAME);
+    let io = |op, e| Error::io(op, path.display().to_string(), 0, e);
+    let mut file = std::fs::File::create(&path).map_err(|e| io("create", e))?;
+    file.write_all(text.as_bytes()).map_err(|e| io("write", e))?;
+    file.sync_all().map_err(|e| io("sync", e))?;
+    setup::sync_dir(&setup::parent(&path))
 }

@@ -3,7 +3,7 @@
 use crate::config::{Config, drain_latency_ns};
 use crate::identity::{self, Mode};
 use crate::shape;
-use crate::tiers::{Intent, Place, Tiers};
+use crate::tiers::{Intent, Place, Remains, Tiers};
 use crate::{checkpoint, repair};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use tierdb_pmem::{MappedPool, Pool};
 use tierdb_valuelog::{FlashTier, Media, Options, ValueLog};
 
 /// The file of a mapped pool.
-const POOL_NAME: &str = "pool";
+pub(crate) const POOL_NAME: &str = "pool";
 /// The engine's file in each flash tier.
-const VALUES_NAME: &str = "values";
+pub(crate) const VALUES_NAME: &str = "values";
 /// The largest flash tier: an address has 41 bits, in units of 32 bytes.
 const FLASH_MAX: u64 = 64 << 40;
 /// What the engine needs beside a pool in DRAM.
@@ -36,7 +36,7 @@ impl Prepared {
     /// of `least_pool` bytes where that is asked for.
     pub(crate) fn begin(config: &Config, intent: Intent, least_pool: Option<u64>) -> Result<Self> {
         config.validate()?;
-        let places = config.tiers().map(place).collect::<Result<Vec<_>>>()?;
+        let places = places(config)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let budget = config.memory_budget().bytes();
         let tiers = Tiers::open(
@@ -182,10 +182,8 @@ impl Prepared {
         words
     }
 
-    /// What seeds the checksums of everything in this store.
     fn seed(&self) -> u64 {
-        let (high, low) = self.tiers.uuid.as_u64_pair();
-        high ^ low.rotate_left(32)
+        seed_of(self.tiers.uuid)
     }
 
     /// Makes the store one that may be used: every tier says *ready*.
@@ -206,14 +204,25 @@ impl Prepared {
         self.config.durability
     }
 
-    /// Where it is, for errors.
-    pub(crate) fn name(&self) -> String {
-        self.tiers.flash.first().map(|tier| tier.path.display().to_string()).unwrap_or_default()
+    /// Where it is: its first flash tier, where files about the whole store are.
+    pub(crate) fn path(&self) -> &Path {
+        self.tiers.flash.first().map_or(Path::new(""), |tier| &tier.path)
     }
 
     pub(crate) fn into_locks(self) -> Vec<Box<dyn DirLock>> {
         self.tiers.locks
     }
+
+    /// The same tiers, to be looked at and not changed.
+    pub(crate) fn into_remains(self) -> Remains<RealDir> {
+        self.tiers.into_remains()
+    }
+}
+
+/// What seeds the checksums of everything in the store `uuid`.
+pub(crate) fn seed_of(uuid: Uuid) -> u64 {
+    let (high, low) = uuid.as_u64_pair();
+    high ^ low.rotate_left(32)
 }
 
 /// The memory of the engine. A logged pool is held in DRAM whatever is configured now.
@@ -239,7 +248,12 @@ fn io(op: &'static str, path: &Path, error: std::io::Error) -> Error {
     Error::io(op, path.display().to_string(), 0, error)
 }
 
-/// What is at a configured path. Nothing is changed.
+/// What is at the configured paths, the fast one first. Nothing is changed.
+pub(crate) fn places(config: &Config) -> Result<Vec<Place<RealDir>>> {
+    config.tiers().map(place).collect()
+}
+
+/// What is at a configured path.
 fn place((role, path, capacity): (TierRole, &Path, Option<ByteSize>)) -> Result<Place<RealDir>> {
     // What is written into `TIER` must mean the same from everywhere.
     let path = std::path::absolute(path).map_err(|e| io("resolve", path, e))?;

@@ -13,10 +13,14 @@
 //!
 //! A directory that holds anything else is never written to: not even its lock file.
 
+mod remains;
+
 use crate::identity::{self, Found, Identity, Shape, State};
 use std::path::{Path, PathBuf};
 use tierdb_base::{Error, Result, TierRole, Uuid};
 use tierdb_device::{Dir, DirLock};
+
+pub(crate) use remains::{Remain, Remains};
 
 /// What may be done about a store that is not there, or is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,6 +237,19 @@ impl<D: Dir> Tiers<D> {
             };
         }
         Ok(())
+    }
+
+    /// The same tiers, to be looked at and not changed.
+    pub(crate) fn into_remains(self) -> Remains<D> {
+        let remain = |tier: Tier<D>| Remain { dir: Some(tier.dir), path: tier.path };
+        Remains {
+            uuid: self.uuid,
+            shape: self.shape,
+            fast: self.fast.into_iter().next().map(remain),
+            flash: self.flash.into_iter().map(remain).collect(),
+            notes: Vec::new(),
+            _locks: self.locks,
+        }
     }
 
     /// Declares that nobody relies on the store, after which its directories count as those of a creation that

@@ -1,0 +1,136 @@
+//! Media of a store that is looked at and not changed.
+//!
+//! Directories are seen through an [`Overlay`], and a mapped pool is copied into DRAM, so opening may recover as
+//! it always does and what is on media stays as it is.
+
+use crate::overlay::Overlay;
+use crate::setup::{POOL_NAME, VALUES_NAME, seed_of};
+use crate::shape;
+use crate::tiers::{Remain, Remains};
+use std::sync::Arc;
+use tierdb_base::{FailureLatch, Location, Result};
+use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Dir, Meter, OpenMode};
+use tierdb_engine::Damage;
+use tierdb_log::{LoggedOptions, LoggedPool};
+use tierdb_pmem::{MappedPool, Pool};
+use tierdb_valuelog::{FlashTier, Media};
+
+/// No limit that matters: what is written goes to DRAM.
+const CAPACITY: u64 = 64 << 40;
+/// A mapped pool is copied in pieces of so many bytes.
+const PIECE: u64 = 1 << 20;
+
+/// What is done with the media of a store, whatever their types are.
+pub(crate) trait Work {
+    /// What it gives.
+    type Output;
+
+    /// Does it. `damage` is what was found wrong with the pool.
+    fn run<P: Pool, D: Dir>(self, media: Media<P, D>, damage: Vec<Damage>) -> Result<Self::Output>;
+}
+
+/// Does `work` with the media of the store in `remains`. With `salvage` it does so whatever is damaged, otherwise
+/// it stops at the first damage of the pool.
+pub(crate) fn with_media<D: Dir, W: Work>(remains: &Remains<D>, salvage: bool, work: W) -> Result<W::Output> {
+    let flash = remains.flash.iter().map(overlay).collect::<Result<Vec<_>>>()?;
+    let fast = remains.fast.as_ref().map(overlay).transpose()?;
+    let place = fast.clone().or(flash.first().cloned());
+    let mut damage = Vec::new();
+    if remains.shape.mode.is_logged() {
+        let Some(dir) = place else { return lost(remains, flash, damage, work) };
+        let options = LoggedOptions { salvage, ..shape::logged_options(&remains.shape) };
+        let (seed, latch) = (seed_of(remains.uuid), FailureLatch::new());
+        match LoggedPool::open(dir, options, seed, latch, Meter::new(), None) {
+            Ok(pool) => {
+                let pages = pool.salvage().pages.iter();
+                damage.extend(pages.map(|page| damaged(page.what.clone(), Some(page.place.clone()))));
+                damage.extend(pool.salvage().log.iter().map(|error| damaged(error.to_string(), None)));
+                work.run(media(remains, pool, flash), damage)
+            }
+            Err(error) if salvage => {
+                damage.push(damaged(error.to_string(), None));
+                lost(remains, flash, damage, work)
+            }
+            Err(error) => Err(error),
+        }
+    } else {
+        let Some(dir) = place else { return lost(remains, flash, damage, work) };
+        match copy_pool(&dir, remains.shape.pool_len, salvage, &mut damage) {
+            Ok(pool) => work.run(media(remains, pool, flash), damage),
+            Err(error) if salvage => {
+                damage.push(damaged(error.to_string(), None));
+                lost(remains, flash, damage, work)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Works with an empty pool in the place of one that is lost.
+fn lost<D: Dir, W: Work>(
+    remains: &Remains<D>,
+    flash: Vec<Overlay<D>>,
+    damage: Vec<Damage>,
+    work: W,
+) -> Result<W::Output> {
+    work.run(media(remains, MappedPool::in_memory(BLOCK), flash), damage)
+}
+
+fn damaged(what: String, place: Option<Location>) -> Damage {
+    Damage { what, place, first_key: None, last_key: None }
+}
+
+/// A tier as it is; a missing one as one without values.
+fn overlay<D: Dir>(tier: &Remain<D>) -> Result<Overlay<D>> {
+    match &tier.dir {
+        Some(dir) => Ok(Overlay::new(dir.clone())),
+        None => {
+            let empty = Overlay::missing(tier.path.display().to_string());
+            empty.open(VALUES_NAME, OpenMode::CreateNew)?;
+            Ok(empty)
+        }
+    }
+}
+
+fn media<P: Pool, D: Dir>(remains: &Remains<D>, pool: P, flash: Vec<Overlay<D>>) -> Media<P, Overlay<D>> {
+    let tier = |dir| FlashTier { dir, capacity: CAPACITY, meter: Meter::new(), emulation: None };
+    Media {
+        pool: Arc::new(pool),
+        fast_meter: Meter::new(),
+        flash: flash.into_iter().map(tier).collect(),
+        seed: seed_of(remains.uuid),
+        latch: FailureLatch::new(),
+        mode: "read only, changes in memory".into(),
+    }
+}
+
+/// Copies the mapped pool in `dir`. What cannot be read is zeros, and in `damage`, with `salvage`.
+fn copy_pool<D: Dir>(dir: &D, len: u64, salvage: bool, damage: &mut Vec<Damage>) -> Result<MappedPool> {
+    let file = dir.open(POOL_NAME, OpenMode::Existing)?;
+    let have = file.len()?.min(len);
+    let pool = MappedPool::in_memory(len);
+    let mut at = 0;
+    while at < have {
+        let mut piece = AlignedBuf::zeroed(PIECE.min(have - at) as usize)?;
+        match file.read(at, &mut piece) {
+            Ok(()) => {
+                for (number, block) in piece.chunks(BLOCK as usize).enumerate() {
+                    // What is zero stays untouched, and costs no memory.
+                    if block.iter().any(|byte| *byte != 0) {
+                        pool.write(at + number as u64 * BLOCK, block);
+                    }
+                }
+            }
+            Err(error) if salvage => damage.push(damaged(error.to_string(), None)),
+            Err(error) => return Err(error),
+        }
+        at += piece.len() as u64;
+    }
+    if have < len {
+        damage.push(damaged(
+            format!("the pool has {have} bytes, but was created with {len}"),
+            Some(Location::new(file.name(), have)),
+        ));
+    }
+    Ok(pool)
+}

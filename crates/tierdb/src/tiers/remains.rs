@@ -1,0 +1,115 @@
+//! What is left of a store, for salvage: tiers may be missing, and their identities damaged.
+
+use super::{Place, lock};
+use crate::identity::{self, Identity, Shape, State, tier_name};
+use std::path::PathBuf;
+use tierdb_base::{Error, ErrorKind, Result, TierRole, Uuid};
+use tierdb_device::{Dir, DirLock};
+
+/// A tier that should be there.
+pub(crate) struct Remain<D> {
+    /// Its directory, if that is there.
+    pub dir: Option<D>,
+    /// Where it is or was, as far as is known.
+    pub path: PathBuf,
+}
+
+/// What is left of a store, locked. Nothing of it was changed.
+pub(crate) struct Remains<D> {
+    /// The store.
+    pub uuid: Uuid,
+    /// What was fixed when it was created.
+    pub shape: Shape,
+    /// The fast tier, if it had one.
+    pub fast: Option<Remain<D>>,
+    /// The flash tiers by number.
+    pub flash: Vec<Remain<D>>,
+    /// What is missing or damaged, in words.
+    pub notes: Vec<String>,
+    /// Released when dropped.
+    pub _locks: Vec<Box<dyn DirLock>>,
+}
+
+impl<D: Dir> Remains<D> {
+    /// Finds what is left at `places`.
+    ///
+    /// # Errors
+    /// `NotFound` if no directory holds a tier; `Corrupt` if none says which store it is of; `ForeignTier` if they
+    /// are of several; `NewerFormat`; `Locked`.
+    pub(crate) fn find(places: Vec<Place<D>>) -> Result<Self> {
+        let mut is_tier = Vec::with_capacity(places.len());
+        for place in &places {
+            let names = place.dir.as_ref().map_or(Ok(Vec::new()), Dir::list)?;
+            is_tier.push(names.iter().any(|name| name == identity::NAME));
+        }
+        let mut tiers = is_tier.iter();
+        let locks = lock(&places, |_| tiers.next() == Some(&true))?;
+        let mut notes = Vec::new();
+        let mut known: Vec<Option<Identity>> = Vec::with_capacity(places.len());
+        let mut why = None;
+        for (place, is_tier) in places.iter().zip(&is_tier) {
+            let (Some(dir), true) = (&place.dir, is_tier) else {
+                known.push(None);
+                continue;
+            };
+            known.push(match identity::read_remains(dir, place.role) {
+                Ok((identity, damaged)) => {
+                    if damaged {
+                        notes.push(format!("{}: the tier's identity is damaged", place.path.display()));
+                    }
+                    Some(identity)
+                }
+                Err(error) if error.kind() == ErrorKind::Refused => return Err(error),
+                Err(error) => {
+                    notes.push(format!("{}: {error}", place.path.display()));
+                    why = why.or(Some(error));
+                    None
+                }
+            });
+        }
+        let ready = known.iter().flatten().find(|identity| identity.state == State::Ready);
+        let Some(store) = ready.or(known.iter().flatten().next()).cloned() else {
+            let path = places.last().map(|place| place.path.clone()).unwrap_or_default();
+            return Err(why.unwrap_or(Error::NotFound { path, hint: "no directory holds a tier of a store" }));
+        };
+        for (place, found) in places.iter().zip(&known) {
+            let Some(found) = found else { continue };
+            if found.uuid != store.uuid || found.role != place.role {
+                return Err(Error::ForeignTier {
+                    path: place.path.clone(),
+                    expected: format!("a {} of store {}", place.role, store.uuid),
+                    found: found.describe(),
+                });
+            }
+        }
+        let mut places: Vec<_> = places.into_iter().zip(known).zip(is_tier).collect();
+        let mut take = |role, number| {
+            let by_number = places.iter().position(|((place, found), _)| {
+                place.role == role && found.as_ref().is_some_and(|found| found.number == number)
+            });
+            // A directory whose identity is gone can only be the one that is not accounted for.
+            let unknown = |((place, found), is_tier): &((Place<D>, Option<Identity>), bool)| {
+                place.role == role && found.is_none() && *is_tier
+            };
+            let by_exclusion = || {
+                let mut unknown = places.iter().enumerate().filter(|(_, place)| unknown(place));
+                let first = unknown.next().map(|(at, _)| at);
+                first.filter(|_| unknown.next().is_none())
+            };
+            match by_number.or_else(by_exclusion) {
+                Some(at) => {
+                    let ((place, _), _) = places.remove(at);
+                    Remain { dir: place.dir, path: place.path }
+                }
+                None => {
+                    let path = store.last_path(role, number).unwrap_or_default();
+                    notes.push(format!("{} is missing; it was last at {path:?}", tier_name(role, number)));
+                    Remain { dir: None, path: path.into() }
+                }
+            }
+        };
+        let fast = (store.fast_tiers > 0).then(|| take(TierRole::Fast, 0));
+        let flash = (0..store.flash_tiers).map(|number| take(TierRole::Flash, number)).collect();
+        Ok(Remains { uuid: store.uuid, shape: store.shape, fast, flash, notes, _locks: locks })
+    }
+}

@@ -1,0 +1,241 @@
+//! Checks and repairs of damaged stores, on real directories. What is looked at must not change.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+use tierdb::{
+    ByteSize, Config, Db, Durability, ErrorKind, FastKind, FastTier, FlashTier, REPORT_NAME, RepairReport,
+};
+
+const KEYS: u32 = 1500;
+
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Place(tempfile::tempdir().expect("temporary directory"))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn one(&self, name: &str) -> Config {
+        Config::new()
+            .with_memory(ByteSize::mib(32))
+            .with_flash(FlashTier::new(self.path(name)).with_capacity(ByteSize::mib(64)))
+    }
+
+    fn tiered(&self, kind: FastKind) -> Config {
+        Config::new()
+            .with_memory(ByteSize::mib(32))
+            .with_fast(FastTier::new(self.path("fast"), ByteSize::mib(32)).with_kind(kind))
+            .with_flash(FlashTier::new(self.path("flash-a")).with_capacity(ByteSize::mib(64)))
+            .with_flash(FlashTier::new(self.path("flash-b")).with_capacity(ByteSize::mib(64)))
+    }
+
+    /// Repairs `source` into a new store; what it holds, after a check that `source` is as it was.
+    fn repaired(&self, source: &Config) -> (RepairReport, BTreeMap<Vec<u8>, Vec<u8>>) {
+        let before = contents(self.0.path());
+        let report = tierdb::repair(source, &self.one("repaired")).expect("repair");
+        std::fs::rename(self.path("repaired"), self.path("away")).expect("rename");
+        assert!(before == contents_but(self.0.path(), "away"), "the damaged store was changed");
+        assert!(self.path("away").join(REPORT_NAME).exists());
+        let db = Db::open_existing(self.path("away")).expect("open");
+        let entries = db.iter().expect("iter").map(|entry| entry.expect("entry"));
+        let entries: BTreeMap<_, _> = entries.map(|(key, value)| (key, value.into_vec())).collect();
+        assert_eq!(report.keys, entries.len() as u64);
+        (report, entries)
+    }
+}
+
+/// All files with their bytes, but for locks.
+fn contents(path: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    contents_but(path, "")
+}
+
+fn contents_but(path: &Path, left_out: &str) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for entry in std::fs::read_dir(path).expect("list") {
+        let entry = entry.expect("entry");
+        let (name, path) = (entry.file_name(), entry.path());
+        if name == left_out || name == "LOCK" {
+            continue;
+        }
+        if path.is_dir() {
+            all.extend(contents_but(&path, left_out));
+        } else {
+            all.insert(path.clone(), std::fs::read(path).expect("read"));
+        }
+    }
+    all
+}
+
+fn value(n: u32) -> Vec<u8> {
+    let len = if n % 500 == 7 { 700_000 } else { 100 + n as usize % 900 };
+    (0..len).map(|i| (i as u32 * 31 + n) as u8).collect()
+}
+
+fn key(n: u32) -> Vec<u8> {
+    format!("key{n:05}").into_bytes()
+}
+
+fn fill(config: &Config) {
+    let db = Db::open_config(config).expect("create");
+    for n in 0..KEYS {
+        db.put_with(key(n), "an older value", Durability::Grouped).expect("put");
+    }
+    for n in 0..KEYS {
+        db.put_with(key(n), value(n), Durability::Grouped).expect("put");
+    }
+    db.engine().flush().expect("flush");
+    db.close().expect("close");
+}
+
+fn damage(path: &Path, at: impl Fn(usize) -> usize) {
+    let mut bytes = std::fs::read(path).expect("read");
+    let at = at(bytes.len());
+    for byte in &mut bytes[at..][..64] {
+        *byte ^= 0x55;
+    }
+    std::fs::write(path, bytes).expect("write");
+}
+
+/// Every saved key has its last value, but for the uncertain.
+fn right(report: &RepairReport, entries: &BTreeMap<Vec<u8>, Vec<u8>>) -> usize {
+    let wrong = entries.iter().filter(|(found, bytes)| {
+        let n: u32 = String::from_utf8_lossy(&found[3..]).parse().expect("number");
+        **bytes != value(n)
+    });
+    let wrong = wrong.count();
+    assert!(wrong as u64 <= report.uncertain, "{wrong} values are not the last ones, in {report:?}");
+    entries.len() - wrong
+}
+
+#[test]
+fn a_whole_store_is_clean_and_is_saved_whole() {
+    for kind in [FastKind::Block, FastKind::Emulated] {
+        let place = Place::new();
+        let config = place.tiered(kind);
+        fill(&config);
+        let before = contents(place.0.path());
+        let report = tierdb::verify_offline(&config).expect("verify");
+        assert!(report.is_clean() && report.keys_checked == u64::from(KEYS), "{report:?}");
+        assert!(before == contents(place.0.path()), "the check changed something");
+        let (report, entries) = place.repaired(&config);
+        assert!(report.index_whole && report.damage.is_empty() && report.uncertain == 0, "{report:?}");
+        assert_eq!(right(&report, &entries), KEYS as usize);
+    }
+}
+
+#[test]
+fn a_damaged_value_costs_its_own_key() {
+    let place = Place::new();
+    let config = place.tiered(FastKind::Block);
+    fill(&config);
+    // Two values of keys in the middle, wherever they were put.
+    let pattern = &value(750)[..64];
+    for name in ["flash-a/values", "flash-b/values"] {
+        let bytes = std::fs::read(place.path(name)).expect("read");
+        if let Some(at) = bytes.windows(64).position(|window| window == pattern) {
+            damage(&place.path(name), |_| at);
+        }
+    }
+    let found = tierdb::verify_offline(&config).expect("verify");
+    assert!(!found.is_clean() && found.damage.len() < 10, "{found:?}");
+    let lost: Vec<_> = found.damage.iter().map(|damage| damage.first_key.clone().expect("a key")).collect();
+    let (report, entries) = place.repaired(&config);
+    assert!(report.index_whole, "{report:?}");
+    assert_eq!(report.damage.len(), lost.len());
+    assert_eq!(right(&report, &entries), KEYS as usize - lost.len());
+    assert!(lost.iter().all(|key| !entries.contains_key(key)));
+    let text = std::fs::read_to_string(place.path("away").join(REPORT_NAME)).expect("read");
+    assert!(lost.iter().all(|key| text.contains(&*String::from_utf8_lossy(key))), "{text}");
+}
+
+#[test]
+fn values_are_found_without_the_pool() {
+    for kind in [FastKind::Block, FastKind::Emulated] {
+        let place = Place::new();
+        let config = place.tiered(kind);
+        fill(&config);
+        for name in ["pool", "pool.table", "pool.image", "pool.log"] {
+            let _ = std::fs::remove_file(place.path("fast").join(name));
+        }
+        let before = contents(place.0.path());
+        let found = tierdb::verify_offline(&config);
+        assert!(found.is_err() || !found.expect("report").is_clean());
+        assert!(before == contents(place.0.path()), "the check changed something");
+        let (report, entries) = place.repaired(&config);
+        assert!(!report.index_whole && !report.damage.is_empty(), "{report:?}");
+        assert_eq!(report.uncertain, report.keys);
+        assert_eq!(right(&report, &entries), KEYS as usize, "the newest record of every key");
+    }
+}
+
+#[test]
+fn a_lost_page_of_the_pool_costs_little() {
+    let place = Place::new();
+    let config = place.one("data");
+    fill(&config);
+    let image = place.path("data/pool.image");
+    let pages = std::fs::metadata(&image).expect("image").len() / 4096;
+    let mut saved = Vec::new();
+    for page in (1..pages).step_by(pages as usize / 7) {
+        let whole = std::fs::read(&image).expect("read");
+        damage(&image, |_| page as usize * 4096 + 1000);
+        let (report, entries) = place.repaired(&config);
+        saved.push(right(&report, &entries));
+        std::fs::write(&image, whole).expect("write");
+        std::fs::remove_dir_all(place.path("away")).expect("remove");
+    }
+    assert!(saved.iter().all(|saved| *saved == KEYS as usize), "{saved:?}");
+}
+
+#[test]
+fn a_missing_flash_tier_leaves_the_other() {
+    let place = Place::new();
+    let config = place.tiered(FastKind::Block);
+    fill(&config);
+    std::fs::remove_dir_all(place.path("flash-b")).expect("remove");
+    assert_eq!(tierdb::verify_offline(&config).expect_err("missing").kind(), ErrorKind::Refused);
+    let (report, entries) = place.repaired(&config);
+    assert!(report.notes.iter().any(|note| note.contains("flash-b")), "{report:?}");
+    let saved = right(&report, &entries);
+    assert!((KEYS as usize / 10..KEYS as usize).contains(&saved), "{saved} saved");
+}
+
+#[test]
+fn one_copy_of_the_identity_is_enough() {
+    let place = Place::new();
+    let config = place.one("data");
+    fill(&config);
+    let tier = place.path("data/TIER");
+    for copy in [0, 1, 3] {
+        damage(&tier, |_| copy * 4096 + 100);
+    }
+    assert_eq!(Db::open_config(&config).expect_err("no quorum").kind(), ErrorKind::Corrupt);
+    assert!(!tierdb::verify_offline(&config).expect("a report").is_clean());
+    let (report, entries) = place.repaired(&config);
+    assert!(report.index_whole && !report.notes.is_empty(), "{report:?}");
+    assert_eq!(right(&report, &entries), KEYS as usize);
+}
+
+#[test]
+fn nothing_is_repaired_over_anything() {
+    let place = Place::new();
+    let config = place.one("data");
+    fill(&config);
+    let other = place.one("other");
+    Db::open_config(&other).expect("create").put("k", "v").expect("put");
+    assert_eq!(tierdb::repair(&config, &other).expect_err("a store is there").kind(), ErrorKind::Invalid);
+    assert_eq!(tierdb::repair(&config, &config).expect_err("itself").kind(), ErrorKind::Invalid);
+    assert_eq!(
+        tierdb::repair(&place.one("none"), &place.one("new")).expect_err("none").kind(),
+        ErrorKind::NotFound
+    );
+    assert!(!place.path("new").exists() && !place.path("none").exists());
+    let open = Db::open_config(&config).expect("open");
+    assert_eq!(tierdb::verify_offline(&config).expect_err("open").kind(), ErrorKind::Locked);
+    assert_eq!(open.get("key00003").expect("get").as_deref(), Some(&value(3)[..]));
+}
