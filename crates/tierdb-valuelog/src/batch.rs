@@ -75,8 +75,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         self.reserve_seqnos();
         let mut planned = self.plan(batch)?;
-        let written = self.write_planned(&mut planned, durability);
-        if written.is_err() {
+        let installed = self.write_planned(&mut planned, durability);
+        if installed.is_err() {
             for write in &planned {
                 if let Some(parts) = write.body.as_ref().and_then(|body| body.parts.as_ref()) {
                     self.release_parts(parts);
@@ -84,11 +84,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
         }
         for write in &planned {
-            if write.body.is_none() || written.is_err() {
+            if write.body.is_none() || installed.is_err() {
                 self.purge_if_absent(write.key, write.entry);
             }
         }
-        written?;
+        installed?;
+        self.acknowledge_all(&planned, durability)?;
         self.counters.batches.add(1);
         self.counters.user_bytes.add(batch.bytes() as u64);
         Ok(())
@@ -122,6 +123,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(planned)
     }
 
+    /// Brings the batch into the store, visible and ordered; durable when it has been waited for.
     fn write_planned(&self, planned: &mut [Planned<'_>], durability: Durability) -> Result<()> {
         loop {
             {
@@ -143,16 +145,21 @@ impl<P: Pool, D: Dir> Core<P, D> {
             match installed {
                 Installed::Yes(filled) => {
                     self.after_append(filled);
-                    break;
+                    return Ok(());
                 }
                 Installed::KeyMoved => {}
                 Installed::RingFull => self.stall()?,
             }
         }
+    }
+
+    /// Returns when an installed batch is as durable as asked.
+    fn acknowledge_all(&self, planned: &[Planned<'_>], durability: Durability) -> Result<()> {
+        self.work.want_upkeep();
         if durability == Durability::Durable {
             self.pool.wait(self.pool.lsn())?;
         }
-        for write in planned.iter() {
+        for write in planned {
             if let Some(word) = write.word.filter(|_| durability == Durability::Durable || !self.ordered) {
                 self.hsit.clear_dirty(write.entry, word);
             }

@@ -13,9 +13,13 @@ use crate::ring::Ring;
 use crate::storage::{Appender, Device, State, Stored};
 use crate::word::{Place, UNIT, Word};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tierdb_base::{Error, Result};
 use tierdb_device::{Cause, Dir};
 use tierdb_pmem::Pool;
+
+/// Longest time that a write waits for emptied chunks to become free before it is refused.
+const READERS_GONE: Duration = Duration::from_secs(2);
 
 /// How much reclamation is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +64,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         };
         let mut end = ring.tail();
         let mut bytes = Vec::new();
-        self.rings.walk(ring, ring.tail(), target, |found| {
+        let walked = self.rings.walk(ring, ring.tail(), target, head, |found| {
             let place = Place::Ring(found.offset);
             let next = found.at + found.header.stored_len();
             let Some(word) = self.live_word(&found.header, place) else {
@@ -98,7 +102,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         // In the background a group that is not full waits for more, unless the ring is short of room.
         if how == Reclaim::All || ring.head() - ring.tail() >= self.watermark() {
             self.commit(appender)?;
-            self.release_ring(ring, target);
+            self.release_ring(ring, walked);
         }
         Ok(())
     }
@@ -176,6 +180,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
             }
         }
+        // What was emptied is free when those who may still read it have gone.
+        let start = Instant::now();
+        while self.storage.devices().iter().any(|device| device.is_waiting())
+            && start.elapsed() < READERS_GONE
+        {
+            std::thread::sleep(Duration::from_micros(200));
+            self.work.settle_epochs();
+            if self.storage.has_space() {
+                return Ok(());
+            }
+        }
         Err(error)
     }
 
@@ -211,9 +226,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let moved = self.empty_chunk(device, victim, &mut appender);
         appender.abandon();
         appender.seal();
-        moved?;
-        self.counters.collected_chunks.add(1);
-        Ok(true)
+        match moved {
+            Ok(()) => {
+                self.counters.collected_chunks.add(1);
+                Ok(true)
+            }
+            // No chunk to move records to until emptied ones are free: nothing is gained now.
+            Err(Error::NoSpace { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn empty_chunk(

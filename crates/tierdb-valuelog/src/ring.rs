@@ -117,19 +117,21 @@ impl<P: Pool> Rings<P> {
         self.rings.get(number as usize)
     }
 
-    /// The records from `from` to before `to`, oldest first. A stretch that is no record is skipped by
-    /// units until one is found again: damage in one record does not hide those behind it.
+    /// The records that start from position `from` to before `to`, oldest first; `head` is the end of the last
+    /// record of the ring. Returns the position after the last one. A stretch that is no record is skipped
+    /// by units until one is found again: damage in one record does not hide those behind it.
     pub fn walk(
         &self,
         ring: &Ring,
         from: u64,
         to: u64,
+        head: u64,
         mut each: impl FnMut(Found) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let mut at = from;
         while at < to {
             let offset = ring.at + at % self.bytes;
-            let room = (self.bytes - at % self.bytes).min(to - at);
+            let room = (self.bytes - at % self.bytes).min(head - at);
             let mut bytes = [0u8; HEADER];
             self.pool.read(offset, &mut bytes)?;
             match Header::decode(&bytes, self.seed) {
@@ -143,7 +145,7 @@ impl<P: Pool> Rings<P> {
                 _ => at += UNIT,
             }
         }
-        Ok(())
+        Ok(at)
     }
 
     /// Makes everything before `to` free: the tail durable now, its space reusable when no reader of
@@ -295,7 +297,7 @@ mod tests {
                 let (tail, head) = (ring.tail(), ring.head());
                 let mut seen = Vec::new();
                 rings
-                    .walk(ring, tail, head, |found| {
+                    .walk(ring, tail, head, head, |found| {
                         seen.push(found.header.entry);
                         Ok(())
                     })
@@ -309,6 +311,25 @@ mod tests {
             }
         }
         assert!(next > 3, "the ring went around");
+    }
+
+    #[test]
+    fn a_walk_that_ends_inside_a_record_takes_all_of_it() {
+        let rings = rings();
+        let ring = &rings.rings[0];
+        for entry in 0..2 {
+            let mut record = Vec::new();
+            encode(&mut record, 3, Kind::Value, entry, 1, b"key", &[1; 1000]);
+            let mut lease = rings.lease();
+            lease.append(&record).expect("room");
+            lease.drain();
+        }
+        let mut seen = Vec::new();
+        let end = rings.walk(ring, 0, 100, ring.head(), |found| {
+            seen.push(found.header.entry);
+            Ok(())
+        });
+        assert_eq!((seen, end.expect("walk")), (vec![0], ring.head() / 2));
     }
 
     #[test]
@@ -326,7 +347,7 @@ mod tests {
         rings.pool.write(offsets[1] + 24, &[0xff]);
         let mut seen = Vec::new();
         rings
-            .walk(ring, 0, ring.head(), |found| {
+            .walk(ring, 0, ring.head(), ring.head(), |found| {
                 seen.push(found.header.entry);
                 Ok(())
             })

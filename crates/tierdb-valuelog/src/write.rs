@@ -16,6 +16,9 @@ use tierdb_device::{Cause, Dir};
 use tierdb_engine::Durability;
 use tierdb_pmem::Pool;
 
+/// Most bytes that inserting a key flushes: the index's, and a page of new HSIT entries.
+pub const INDEX_ADMIT: u64 = crate::index::ADMIT_BYTES + crate::pages::PAGE + 256;
+
 thread_local! {
     static RECORD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
@@ -44,10 +47,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let body = self.body(value)?;
         let stored = stored_len(HEADER + key.len() + body.bytes.len());
         let written = if stored <= self.ring_limit() {
-            self.pool.admit(stored + 1024)?;
+            self.pool.admit(stored + INDEX_ADMIT)?;
             self.put_in_ring(key, &body, durability)
         } else {
-            self.pool.admit(1024)?;
+            self.pool.admit(INDEX_ADMIT)?;
             self.put_on_flash(key, &body, durability)
         };
         let (entry, word) = written.inspect_err(|_| {

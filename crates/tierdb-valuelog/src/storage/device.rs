@@ -29,6 +29,8 @@ pub struct Device<D: Dir> {
     medium: String,
     chunks: Table<Mutex<Chunk>>,
     space: Mutex<Space>,
+    /// Chunks that become free when the operations that run now have ended.
+    waiting: AtomicU32,
     /// Writes that have been started and not finished.
     pub writes_in_flight: AtomicU32,
 }
@@ -101,6 +103,7 @@ impl<D: Dir> Device<D> {
             medium,
             chunks: Table::new(),
             space: Mutex::new(Space { free: Vec::new(), end, refused_at: None }),
+            waiting: AtomicU32::new(0),
             writes_in_flight: AtomicU32::new(0),
         })
     }
@@ -166,6 +169,11 @@ impl<D: Dir> Device<D> {
         } else {
             self.capacity_chunks().saturating_sub(u64::from(space.end))
         }
+    }
+
+    /// Whether a chunk will be free as soon as running operations have ended.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0
     }
 
     /// Whether a chunk can be given out for ordinary writes.
@@ -291,7 +299,11 @@ impl<D: Dir> Device<D> {
 
     fn free_later(this: &Arc<Self>, number: u32, guard: &crossbeam_epoch::Guard) {
         let device = this.clone();
-        guard.defer(move || device.space.lock().free.push(number));
+        device.waiting.fetch_add(1, Ordering::AcqRel);
+        guard.defer(move || {
+            device.space.lock().free.push(number);
+            device.waiting.fetch_sub(1, Ordering::AcqRel);
+        });
     }
 
     /// On open: a word points at the record at byte `at`. `false` if it cannot.

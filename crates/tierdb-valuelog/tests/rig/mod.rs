@@ -216,7 +216,7 @@ impl Harness for SimHarness {
     }
 
     fn describe(&self) -> String {
-        format!("valuelog, log {:?}, {:?}", self.logged, self.sizes)
+        format!("valuelog, {}, log {:?}, {:?}", self.sizes.name, self.logged, self.sizes)
     }
 
     fn limits(&self) -> Limits {

@@ -27,6 +27,8 @@ impl Script {
     pub const CHURN: Script = Script { name: "churn", ops: 90, keys: 400, longest: 40, grouped: 0 };
     /// Values up to some chunks long, written beside the rings.
     pub const LONG: Script = Script { name: "long", ops: 24, keys: 4, longest: 40_000, grouped: 0 };
+    /// All of them.
+    pub const ALL: [Script; 4] = [Self::OVERWRITE, Self::CHURN, Self::LONG, Self::GROUPED];
     /// Grouped and durable writes mixed.
     pub const GROUPED: Script = Script { name: "grouped", ops: 60, keys: 8, longest: 600, grouped: 5 };
 }

@@ -1,7 +1,5 @@
 //! The engine keeps the contract in the three hardware modes.
 
-mod rig;
-
 mod byte_addressable {
     use crate::rig::{SimHarness, Sizes};
     use tierdb_engine::conformance::Limits;
