@@ -5,8 +5,8 @@
 //!    a value that no holder is about to change behind it.
 //! 2. The new value and the release are one store: nobody sees one without the other.
 
-use crossbeam_utils::Backoff;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::switch::{AtomicU64, Backoff};
+use std::sync::atomic::Ordering;
 
 /// The latch bit. The other 63 bits belong to whoever holds it.
 pub const LATCHED: u64 = 1;
@@ -36,7 +36,8 @@ impl<'w> WordGuard<'w> {
         // Acquire pairs with the release in `drop`: what the last holder wrote is seen.
         let taken = value & LATCHED == 0
             && word.compare_exchange(value, value | LATCHED, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        taken.then_some(WordGuard { word, value })
+        // Made only if it was taken: a guard that is dropped stores the word.
+        taken.then(|| WordGuard { word, value })
     }
 
     /// The guarded value; bit 0 is clear.
@@ -63,7 +64,7 @@ impl Drop for WordGuard<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -5,6 +5,7 @@
 pub mod clock;
 pub mod counter;
 pub mod latch;
+pub mod switch;
 pub mod table;
 
 pub use clock::{CommitClock, InFlight};
