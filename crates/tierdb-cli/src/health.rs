@@ -2,7 +2,7 @@
 
 use crate::exit::{Exit, Failure};
 use crate::jsonl;
-use crate::store::Copied;
+use crate::store::{Copied, Saved};
 use crate::text::{counted, escape};
 use serde_json::{Map, Value, json};
 use std::io::Write;
@@ -28,12 +28,23 @@ pub fn report(report: &VerifyReport, as_json: bool, out: &mut dyn Write) -> Resu
 }
 
 /// Prints what a repair saved, and what it could not; the latter is a failure that has then been reported.
-pub fn saved(saved: &Copied, lost: &VerifyReport, out: &mut dyn Write) -> Result<(), Failure> {
-    for damage in &lost.damage {
+pub fn saved(saved: &Saved, out: &mut dyn Write) -> Result<(), Failure> {
+    for note in &saved.notes {
+        writeln!(out, "note: {note}")?;
+    }
+    for damage in &saved.damage {
         writeln!(out, "lost: {}", describe(damage))?;
     }
-    copied("saved", saved, out)?;
-    if lost.is_clean() { Ok(()) } else { Err(Failure::Reported(Exit::Damaged)) }
+    if !saved.index_whole {
+        writeln!(out, "lost: the index, so that keys may be missing without being named here")?;
+    }
+    if saved.uncertain > 0 {
+        let keys = counted(saved.uncertain, "key", "keys");
+        writeln!(out, "uncertain: {keys} may have been overwritten or deleted since")?;
+    }
+    writeln!(out, "saved {}; {} has the details", counted(saved.keys, "key", "keys"), saved.list)?;
+    let whole = saved.index_whole && saved.uncertain == 0 && saved.damage.is_empty();
+    if whole { Ok(()) } else { Err(Failure::Reported(Exit::Damaged)) }
 }
 
 /// Prints how much a checkpoint, or a restored store, holds.
@@ -85,6 +96,22 @@ fn as_object(report: &VerifyReport) -> Value {
 mod tests {
     use super::*;
     use tierdb_base::Location;
+
+    #[test]
+    fn a_repair_tells_what_is_missing_and_ends_with_its_code() {
+        let mut whole = Saved { keys: 2, index_whole: true, list: "REPORT", ..Saved::default() };
+        let mut out = Vec::new();
+        saved(&whole, &mut out).expect("nothing was lost");
+        assert_eq!(out, b"saved 2 keys; REPORT has the details\n");
+        whole.uncertain = 1;
+        out.clear();
+        assert_eq!(saved(&whole, &mut out).expect_err("uncertain").exit(), Exit::Damaged);
+        assert!(out.starts_with(b"uncertain: 1 key may"));
+        let lost = Saved { list: "REPORT", notes: vec!["no tier 2".into()], ..Saved::default() };
+        out.clear();
+        assert_eq!(saved(&lost, &mut out).expect_err("no index").exit(), Exit::Damaged);
+        assert!(out.starts_with(b"note: no tier 2\nlost: the index, "));
+    }
 
     #[test]
     fn damage_is_printed_with_place_and_keys_and_ends_with_its_code() {

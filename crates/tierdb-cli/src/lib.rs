@@ -1,13 +1,14 @@
 //! The `tierdb` command: puts, gets, scans, loads, dumps, checks and repairs stores.
 //!
 //! Read in this order: [`args`] (what can be asked for), [`exit`] (how it ends), [`store`] (the seam to the
-//! stores), [`text`] and [`jsonl`] (how bytes are shown), then the commands.
+//! stores, which are on disk: [`disk`]), [`text`] and [`jsonl`] (how bytes are shown), then the commands.
 //!
 //! A library, so that every command can be run in tests on any engine; it is not an API for programs.
 
 #![forbid(unsafe_code)]
 
 pub mod args;
+pub mod disk;
 pub mod entries;
 pub mod exit;
 pub mod health;
@@ -98,10 +99,7 @@ fn dispatch(cli: &Cli, stores: &dyn Stores, mut io: Streams<'_>) -> Result<(), F
             Ok(())
         }),
         Command::Verify(verify) => health::report(&stores.verify(&verify.store)?, verify.json, io.out),
-        Command::Repair(repair) => {
-            let (saved, found) = stores.repair(&repair.src, &repair.dst)?;
-            health::saved(&saved, &found, io.out)
-        }
+        Command::Repair(repair) => health::saved(&stores.repair(&repair.src, &repair.dst)?, io.out),
         Command::Checkpoint(checkpoint) => {
             health::copied("copied", &stores.checkpoint(&checkpoint.store, &checkpoint.dir)?, io.out)
         }

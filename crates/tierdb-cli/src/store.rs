@@ -2,7 +2,7 @@
 
 use crate::exit::Failure;
 use std::path::Path;
-use tierdb_engine::{Engine, VerifyReport};
+use tierdb_engine::{Damage, Engine, VerifyReport};
 
 /// Whether a store must be there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,23 @@ pub struct Copied {
     pub bytes: u64,
 }
 
+/// What a repair saved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Saved {
+    /// Keys in the new store.
+    pub keys: u64,
+    /// Those of them that may have been overwritten or deleted since.
+    pub uncertain: u64,
+    /// Whether every key of the old store is known.
+    pub index_whole: bool,
+    /// What was damaged.
+    pub damage: Vec<Damage>,
+    /// What else there is to say of the old store's tiers.
+    pub notes: Vec<String>,
+    /// The file in the new store that lists it all.
+    pub list: &'static str,
+}
+
 /// Where stores come from. A target is a store directory or a configuration file.
 pub trait Stores {
     /// Opens the store at `target`, does `work` with it and closes it, whatever came of the work. The
@@ -34,9 +51,8 @@ pub trait Stores {
     /// Checks the store at `target` without changing it.
     fn verify(&self, target: &Path) -> Result<VerifyReport, Failure>;
 
-    /// Saves what can be read at `source` into a new store at `target`; returns what was saved, and what was
-    /// damaged.
-    fn repair(&self, source: &Path, target: &Path) -> Result<(Copied, VerifyReport), Failure>;
+    /// Saves what can be read at `source`, which is not changed, into a new store at `target`.
+    fn repair(&self, source: &Path, target: &Path) -> Result<Saved, Failure>;
 
     /// Copies the store at `target`, as of now, into the new directory `dir`.
     fn checkpoint(&self, target: &Path, dir: &Path) -> Result<Copied, Failure>;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use tierdb_base::Error;
 use tierdb_cli::args::Cli;
 use tierdb_cli::exit::{Exit, Failure};
-use tierdb_cli::store::{Copied, OpenHow, Stores, Work};
+use tierdb_cli::store::{Copied, OpenHow, Saved, Stores, Work};
 use tierdb_cli::{Streams, run};
 use tierdb_engine::model::ModelStore;
 use tierdb_engine::{Durability, Engine, KeyRange, VerifyReport};
@@ -40,8 +40,9 @@ impl Stores for Models {
         report.ok_or_else(|| Failure::invalid("no report"))
     }
 
-    fn repair(&self, source: &Path, target: &Path) -> Result<(Copied, VerifyReport), Failure> {
-        Ok((self.copy(source, target)?, self.verify(source)?))
+    fn repair(&self, source: &Path, target: &Path) -> Result<Saved, Failure> {
+        let keys = self.copy(source, target)?.entries;
+        Ok(Saved { keys, index_whole: true, list: "REPORT", ..Saved::default() })
     }
 
     fn checkpoint(&self, target: &Path, dir: &Path) -> Result<Copied, Failure> {
@@ -485,7 +486,7 @@ fn copies_say_how_much_they_hold() {
     models.run(&["put", "s", "key", "value"]).ok();
     assert_eq!(models.run(&["checkpoint", "s", "c"]).ok_text(), "copied 1 entry, 8 B\n");
     assert_eq!(models.run(&["restore", "c", "t"]).ok_text(), "restored 1 entry, 8 B\n");
-    assert_eq!(models.run(&["repair", "t", "u"]).ok_text(), "saved 1 entry, 8 B\n");
+    assert_eq!(models.run(&["repair", "t", "u"]).ok_text(), "saved 1 key; REPORT has the details\n");
     assert_eq!(models.scan("u"), "key\tvalue\n");
 }
 

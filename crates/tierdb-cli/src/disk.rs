@@ -1,0 +1,58 @@
+//! Stores on disk.
+
+use crate::exit::Failure;
+use crate::store::{Copied, OpenHow, Saved, Stores, Work};
+use std::path::Path;
+use tierdb::{Config, Db};
+use tierdb_engine::VerifyReport;
+
+/// Stores where the paths on the command line say they are.
+pub struct Disk;
+
+impl Stores for Disk {
+    fn with(&self, target: &Path, how: OpenHow, work: &mut Work<'_>) -> Result<(), Failure> {
+        let db = open(target, how)?;
+        let done = work(db.engine());
+        let closed = db.close();
+        done?;
+        Ok(closed?)
+    }
+
+    fn verify(&self, target: &Path) -> Result<VerifyReport, Failure> {
+        Ok(tierdb::verify_offline(&Config::at(target)?)?)
+    }
+
+    fn repair(&self, source: &Path, target: &Path) -> Result<Saved, Failure> {
+        let report = tierdb::repair(&Config::at(source)?, &Config::at(target)?)?;
+        Ok(Saved {
+            keys: report.keys,
+            uncertain: report.uncertain,
+            index_whole: report.index_whole,
+            damage: report.damage,
+            notes: report.notes,
+            list: tierdb::REPORT_NAME,
+        })
+    }
+
+    fn checkpoint(&self, target: &Path, dir: &Path) -> Result<Copied, Failure> {
+        let db = open(target, OpenHow::Existing)?;
+        let done = db.checkpoint(dir);
+        let closed = db.close();
+        let copied = done?;
+        closed?;
+        Ok(Copied { entries: copied.entries, bytes: copied.bytes })
+    }
+
+    fn restore(&self, dir: &Path, target: &Path) -> Result<Copied, Failure> {
+        let copied = tierdb::restore(dir, &Config::at(target)?)?;
+        Ok(Copied { entries: copied.entries, bytes: copied.bytes })
+    }
+}
+
+fn open(target: &Path, how: OpenHow) -> Result<Db, Failure> {
+    let config = Config::at(target)?;
+    Ok(match how {
+        OpenHow::Existing => Db::open_existing_config(&config)?,
+        OpenHow::Create => Db::open_config(&config)?,
+    })
+}
