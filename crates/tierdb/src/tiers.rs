@@ -76,6 +76,10 @@ pub(crate) struct Tiers<D> {
 /// Names that do not make a directory foreign: those of a lock, of a creation that was cut short, of a
 /// probe, and what a file system puts into its root.
 const INDIFFERENT: [&str; 4] = ["LOCK", identity::NEW_NAME, PROBE_NAME, "lost+found"];
+fn is_indifferent(name: &str) -> bool {
+    INDIFFERENT.contains(&name) || name.starts_with("PROBE.")
+}
+
 /// A file by which the facade finds out whether a directory can be mapped.
 pub(crate) const PROBE_NAME: &str = "probe.tmp";
 
@@ -104,7 +108,7 @@ fn look<D: Dir>(place: &Place<D>) -> Result<Content> {
     if names.iter().any(|name| name == identity::NAME) {
         return identity::read(dir, place.role).map(Content::Tier);
     }
-    match names.iter().find(|name| !INDIFFERENT.contains(&name.as_str())) {
+    match names.iter().find(|name| !is_indifferent(name)) {
         None => Ok(Content::Nothing),
         Some(other) => Err(Error::NotAStore {
             path: place.path.clone(),
@@ -291,7 +295,7 @@ fn lock<D: Dir>(
 /// removed leaves it recognisable.
 fn leftovers<D: Dir>(place: &Place<D>, own_file: &impl Fn(&str) -> bool) -> Result<Vec<String>> {
     let mut names = place.dir.as_ref().map_or(Ok(Vec::new()), Dir::list)?;
-    names.retain(|name| name != identity::NAME && !INDIFFERENT.contains(&name.as_str()));
+    names.retain(|name| name != identity::NAME && !is_indifferent(name));
     match names.iter().find(|name| !own_file(name)) {
         None => Ok(names),
         Some(other) => Err(Error::NotAStore {

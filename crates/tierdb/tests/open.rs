@@ -274,3 +274,61 @@ fn settings_of_the_engine_are_accepted_at_their_limits() {
     }
     assert_eq!(db.iter().expect("iter").count(), 2000);
 }
+
+/// The directory that a child process holds open, if this process is that child.
+const CHILD_DIR: &str = "TIERDB_TEST_HOLDS";
+
+/// Does nothing in an ordinary run; as a child, holds a store open until its input ends.
+#[test]
+fn a_child_holds_a_store() {
+    if let Some(dir) = std::env::var_os(CHILD_DIR) {
+        let _db = Db::open(dir).expect("open");
+        println!("\nopen");
+        std::io::stdin().lines().for_each(drop);
+        std::process::abort();
+    }
+}
+
+#[test]
+fn a_second_process_is_refused_until_the_first_ends_however_it_ends() {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    let place = Place::new();
+    let dir = place.path("data");
+    Db::open_config(&place.one("data")).expect("create");
+    let mut child = Command::new(std::env::current_exe().expect("this test"))
+        .args(["a_child_holds_a_store", "--exact", "--nocapture", "--test-threads", "1"])
+        .env(CHILD_DIR, &dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("spawn");
+    let told = BufReader::new(child.stdout.take().expect("output"));
+    assert!(told.lines().map_while(Result::ok).any(|line| line == "open"), "the child opened it");
+    let refused = Db::open(&dir).expect_err("held by the child");
+    assert!(refused.to_string().contains(&child.id().to_string()), "names the process: {refused}");
+    drop(child.stdin.take());
+    assert!(!child.wait().expect("wait").success(), "it ended without closing");
+    Db::open(&dir).expect("a lock ends with its process");
+}
+
+#[test]
+fn a_store_can_be_shared_by_threads() {
+    fn shared<T: Send + Sync + Clone + 'static>(_: &T) {}
+    let place = Place::new();
+    let db = Db::open_config(&place.one("data")).expect("create");
+    shared(&db);
+    let threads: Vec<_> = (0..4u8)
+        .map(|thread| {
+            let db = db.clone();
+            std::thread::spawn(move || {
+                for n in 0..200u8 {
+                    db.put_with([thread, n], [n; 50], Durability::Grouped).expect("put");
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    assert_eq!(db.iter().expect("iter").count(), 800);
+}

@@ -1,11 +1,11 @@
-//! Crashes at every event of creating, opening and abandoning a store.
+//! Crashes at every event, and failures of every operation, of creating, opening and abandoning a store.
 
 use super::tests::{ENGINE_FILE, open, three, world};
 use super::*;
 use tierdb_base::mutant::{self, Site};
 use tierdb_device::{AlignedBuf, BlockFile, OpenMode};
 use tierdb_sim::crashtest::{CrashFailure, CrashRun, Options, Oracle, explore};
-use tierdb_sim::{SimDir, World};
+use tierdb_sim::{FaultKind, FaultPlan, SimDir, World};
 
 /// What was told to the caller.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,25 +33,26 @@ fn written(tiers: &Tiers<SimDir>) -> Result<u8> {
 }
 
 /// Creates a store, uses it, opens it with a tier that moved, uses it again, and abandons it.
-fn script(world: &World, told: &Oracle<Told>) {
-    let run = || -> Result<()> {
-        for round in 1..=2 {
-            let mut places = three(world);
-            if round == 2 {
-                places[1].path = "moved".into();
-            }
-            let mut tiers = open(places, Intent::OpenOrCreate)?;
-            told.update(|told| told.store = Some(tiers.uuid));
-            write(&tiers, round)?;
-            told.update(|told| told.written = round);
-            if round == 2 {
-                told.update(|told| told.abandoned = true);
-                tiers.abandon()?;
-            }
+fn script(world: &World, told: &Oracle<Told>) -> Result<()> {
+    for round in 1..=2 {
+        let mut places = three(world);
+        if round == 2 {
+            places[1].path = "moved".into();
         }
-        Ok(())
-    };
-    run().expect("no faults are injected");
+        let mut tiers = open(places, Intent::OpenOrCreate)?;
+        told.update(|told| told.store = Some(tiers.uuid));
+        write(&tiers, round)?;
+        told.update(|told| told.written = round);
+        if round == 2 {
+            told.update(|told| told.abandoned = true);
+            tiers.abandon()?;
+        }
+    }
+    Ok(())
+}
+
+fn run(world: &World, told: &Oracle<Told>) {
+    script(world, told).expect("no faults are injected");
 }
 
 fn recover(world: &World) -> Result<(), String> {
@@ -80,7 +81,7 @@ fn check(told: &Told, world: &World) -> Result<(), String> {
 
 fn crash_everywhere(options: &Options) -> std::result::Result<CrashRun, Box<CrashFailure>> {
     let (world, told) = (world(), Oracle::new(Told::default()));
-    explore(&world, options, &told, script, recover, check)
+    explore(&world, options, &told, run, recover, check)
 }
 
 /// Goal: a crash at any event of creation leaves one to do again or to finish; once the store was handed out, it is
@@ -97,12 +98,38 @@ fn a_store_survives_a_crash_at_every_event_of_its_creation() {
 /// Goal: the test above notices every durable write and sync of a tier's identity that is left out.
 #[test]
 fn no_sync_of_a_tiers_identity_can_be_left_out() {
-    let seen = mutant::record(|| script(&world(), &Oracle::new(Told::default())));
+    let seen = mutant::record(|| run(&world(), &Oracle::new(Told::default())));
     let own = |site: &Site| site.file.ends_with("src/identity.rs") && site.what != "checksum";
     let own: Vec<Site> = seen.into_keys().filter(own).collect();
     assert!(own.len() >= 3, "{own:?}");
     for site in own {
         let survived = mutant::without(site, || crash_everywhere(&Options::default()));
         assert!(survived.is_err(), "{site} was left out, and nothing noticed");
+    }
+}
+
+/// Goal: whichever operation fails, once or from then on, what was acknowledged is there when the device works
+/// again, and creation can be done again.
+#[test]
+fn a_store_survives_the_failure_of_every_operation_of_its_creation() {
+    let kinds =
+        [FaultKind::Eio, FaultKind::Enospc, FaultKind::Short, FaultKind::Interrupted, FaultKind::SyncError];
+    for kind in kinds {
+        for persistent in [false, true] {
+            let mut met = 0;
+            for nth in 1.. {
+                let (world, told) = (world(), Oracle::new(Told::default()));
+                world.inject(FaultPlan { persistent, ..FaultPlan::nth(nth, kind) });
+                let ran = script(&world, &told);
+                if world.heal().hit == 0 {
+                    ran.expect("no fault was met");
+                    break;
+                }
+                met = nth;
+                check(&told.get(), &world)
+                    .unwrap_or_else(|wrong| panic!("{kind:?} at {nth}, persistent {persistent}: {wrong}"));
+            }
+            assert!(met > 5, "{kind:?}: {met} operations failed");
+        }
     }
 }
