@@ -101,7 +101,8 @@ pub enum Command {
 
     /// Show what the store holds, on which tiers, and what that cost
     ///
-    /// Counters start at zero whenever a store is opened, so those of this command are its own.
+    /// Counters start at zero whenever a store is opened, so those of this command are its own; 'tierdb load
+    /// --stat' shows those of a load. What is zero is left out; --json has it.
     #[command(after_help = "Examples:
   tierdb stat ./store
   tierdb stat ./store --json")]
@@ -377,6 +378,9 @@ pub struct Load {
     /// No progress
     #[arg(short, long)]
     pub quiet: bool,
+    /// After the load, show the store's statistics: write amplification, latencies and I/O are the load's own
+    #[arg(long)]
+    pub stat: bool,
 }
 
 fn seconds(given: &str) -> Result<f64, String> {

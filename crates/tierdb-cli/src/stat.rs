@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use tierdb_base::{ByteSize, TierRole};
 use tierdb_engine::{CacheStats, IoStats, LatencyStats, Stats, TierStats};
 
-/// Prints the statistics as an indented list.
+/// Prints the statistics as an indented list, without what is zero.
 pub fn write_table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(table(stats).as_bytes())
 }
@@ -35,6 +35,13 @@ impl List {
     fn size_row(&mut self, name: &str, bytes: u64) {
         self.row(name, &ByteSize(bytes).to_string());
     }
+
+    /// Sizes of parts; those that are not there are left out.
+    fn part_rows(&mut self, parts: &[(&str, u64)]) {
+        for (part, bytes) in parts.iter().filter(|(_, bytes)| *bytes > 0) {
+            self.size_row(part, *bytes);
+        }
+    }
 }
 
 fn table(stats: &Stats) -> String {
@@ -52,21 +59,19 @@ fn table(stats: &Stats) -> String {
     list.heading("memory");
     let in_memory: u64 = stats.memory.iter().map(|(_, bytes)| bytes).sum();
     list.row("total", &of(in_memory, stats.memory_budget));
-    for (part, bytes) in &stats.memory {
-        list.size_row(part, *bytes);
-    }
+    list.part_rows(&stats.memory);
     cache_rows(&mut list, &stats.cache, stats.write_buffer_hits);
     list.heading("since this open");
     list.size_row("written by callers", stats.user_bytes_written);
     let amplification = stats.write_amplification().map(|factor| format!("{factor:.2}"));
     list.row("write amplification", amplification.as_deref().unwrap_or("nothing written yet"));
     list.row("writers held back", &duration(stats.stall_ns));
-    for (name, count) in stats.operations.iter().chain(&stats.counters) {
+    for (name, count) in stats.operations.iter().chain(&stats.counters).filter(|(_, count)| *count > 0) {
         list.row(name, &grouped(*count));
     }
     if stats.latencies.iter().any(|(_, latency)| latency.count > 0) {
         list.heading("latency                     count       mean        p50        p99        max");
-        for (name, latency) in &stats.latencies {
+        for (name, latency) in stats.latencies.iter().filter(|(_, latency)| latency.count > 0) {
             list.row(name, &latency_columns(latency));
         }
     }
@@ -77,9 +82,7 @@ fn tier_rows(list: &mut List, tier: &TierStats) {
     list.heading(&format!("{} {}", tier.role, tier.path));
     list.row("medium", &tier.medium);
     list.row("used", &of(tier.used, tier.capacity));
-    for (part, bytes) in &tier.parts {
-        list.size_row(part, *bytes);
-    }
+    list.part_rows(&tier.parts);
     for (cause, io) in tier.io.iter().filter(|(_, io)| *io != IoStats::default()) {
         let text = format!(
             "{} in {} reads, {} in {} writes, {} syncs",
@@ -253,6 +256,7 @@ mod tests {
         ] {
             assert!(text.contains(row), "{row:?} is not in\n{text}");
         }
+        assert!(!table(&Stats { counters: vec![("never", 0)], ..stats() }).contains("never"));
         assert!(table(&Stats::default()).contains("nothing written yet"));
     }
 

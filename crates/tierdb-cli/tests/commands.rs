@@ -392,6 +392,8 @@ fn the_largest_entry_loads_and_a_larger_one_does_not() {
 fn replaced_values_are_counted() {
     let models = Models::default();
     models.run(&["put", "s", "a", "old"]).ok();
+    let with_stat = models.load("t", &["--format", "tsv", "--stat"], b"a\t1\n").ok_text();
+    assert!(with_stat.contains("; 0 replaced an older value\nstore\n  engine"), "{with_stat}");
     let out = models.load("s", &["--format", "tsv"], b"a\t1\nb\t2\nb\t3\n").ok_text();
     assert!(out.ends_with("; 2 replaced an older value\n"), "{out}");
     assert_eq!(models.scan("s"), "a\t1\nb\t3\n");

@@ -16,6 +16,7 @@ pub use progress::Progress;
 
 use crate::args::{Load, LoadFormat, OnError};
 use crate::exit::{Exit, Failure};
+use crate::stat;
 use crate::text::{counted, grouped};
 use progress::Counted;
 use std::ffi::OsStr;
@@ -170,7 +171,8 @@ pub fn run(
     }
     let seconds = begun.elapsed().as_secs_f64();
     // Every entry either added a key or replaced the value of one that was there before it.
-    let added = engine.stats().keys.saturating_sub(keys_before);
+    let stats = engine.stats();
+    let added = stats.keys.saturating_sub(keys_before);
     writeln!(
         out,
         "loaded {}, {}, in {seconds:.2} s ({} entries/s); {} replaced an older value",
@@ -179,6 +181,9 @@ pub fn run(
         grouped((tally.entries as f64 / seconds.max(1e-9)) as u64),
         grouped(tally.entries.saturating_sub(added)),
     )?;
+    if load.stat {
+        stat::write_table(&stats, out)?;
+    }
     Ok(())
 }
 
