@@ -16,10 +16,13 @@
 //! a round that is not the last names the position of the table before it: newer pages under an older
 //! position give the same state.
 
+use crate::block::Cursor;
 use crate::layout::PAGE;
 use crate::log::{Room, Waited};
 use crate::pool::LoggedPool;
-use crate::store::PageStore;
+use crate::replay::Block;
+use crate::store::{PageStore, Spare};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use tierdb_base::{Error, ErrorKind, Result};
 use tierdb_device::Dir;
@@ -31,6 +34,14 @@ pub(crate) enum Purpose {
     Trim,
     /// To leave no log behind. Nothing is appended any more.
     Close,
+}
+
+/// The table that ends a checkpoint.
+struct Goal {
+    position: Cursor,
+    clean: bool,
+    /// A new spare, if it is to have one.
+    spare: Option<Spare>,
 }
 
 impl<D: Dir> LoggedPool<D> {
@@ -46,10 +57,20 @@ impl<D: Dir> LoggedPool<D> {
             && !transient.is_empty()
             && head.position - kept.position <= self.log.ring().len / 2;
         let (except, position) = if skip { (transient, kept) } else { (0..0, head) };
+        self.checkpoint_to(store, except, Goal { position, clean: purpose == Purpose::Close, spare: None })
+    }
+
+    /// Writes the dirty pages outside `except`, and the table that `goal` describes.
+    fn checkpoint_to(
+        &self,
+        store: &mut PageStore<D::File>,
+        except: Range<u64>,
+        mut goal: Goal,
+    ) -> Result<()> {
         let dirty = self.dirty.take(except);
         let mut rest = &dirty[..];
         loop {
-            match self.round(store, rest, position, purpose) {
+            match self.round(store, rest, &mut goal) {
                 Ok(done) if done == rest.len() => break,
                 Ok(done) => rest = &rest[done..],
                 Err(e) => {
@@ -60,7 +81,7 @@ impl<D: Dir> LoggedPool<D> {
                 }
             }
         }
-        self.log.free_to(position);
+        self.log.free_to(goal.position);
         self.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.checkpoint_pages.fetch_add(dirty.len() as u64, Ordering::Relaxed);
         self.used_after.store(self.log.used(), Ordering::Relaxed);
@@ -68,29 +89,40 @@ impl<D: Dir> LoggedPool<D> {
         Ok(())
     }
 
-    /// The checkpoint that ends an open: makes certain all that was found.
-    pub(crate) fn first_checkpoint(&self) -> Result<()> {
+    /// Makes certain what an open has found, and applies the `last` block.
+    ///
+    /// The newest table and the last block can be read, and yet be lost in the next power failure: the writes of
+    /// them may have failed, and no sync tells. So a new table is written, with a copy of the block.
+    pub(crate) fn settle(&self, last: Option<Block>) -> Result<()> {
         let store = &mut self.store.lock();
-        match self.checkpoint_with(store, Purpose::Trim) {
+        let spare = last.as_ref().map(Block::spare).transpose()?;
+        let settled = if store.has_spare() || self.log.is_tight() {
+            // Up to the last block, which is not applied yet: no page may hold what is not certain.
+            let position = last.as_ref().map_or_else(|| self.log.head(), |block| block.at);
+            self.checkpoint_to(store, 0..0, Goal { position, clean: false, spare })
+        } else {
+            store.set_spare(spare);
+            let log = store.log();
+            store.write_table(Vec::new(), log, false).map_err(|e| self.latch.set(e))
+        };
+        match settled {
             // On a full device the pool can be read, and written as long as the ring has room. The table is
-            // made certain without new pages; all that can be done for the last block is a sync.
+            // made certain with the spare that it has; for the last block there is only a sync.
             Err(e) if e.kind() == ErrorKind::NoSpace && self.salvage.is_empty() => {
                 self.log.sync()?;
                 let log = store.log();
-                store.write_table(Vec::new(), log, false).map_err(|e| self.latch.set(e))
+                store.write_table(Vec::new(), log, false).map_err(|e| self.latch.set(e))?;
             }
-            done => done,
+            settled => settled?,
         }
+        if let Some(block) = last {
+            block.apply(&self.arena, &self.dirty, &self.log.place(&block.at))?;
+        }
+        if self.salvage.is_empty() { Ok(()) } else { self.checkpoint_with(store, Purpose::Trim) }
     }
 
     /// Writes as many of `pages` as there is room for and a table that names them: how many.
-    fn round(
-        &self,
-        store: &mut PageStore<D::File>,
-        pages: &[u64],
-        position: crate::block::Cursor,
-        purpose: Purpose,
-    ) -> Result<usize> {
+    fn round(&self, store: &mut PageStore<D::File>, pages: &[u64], goal: &mut Goal) -> Result<usize> {
         let room = store.room_for(pages.len()).map_err(|e| self.failed(e))?;
         self.image_bytes.store(store.image_bytes(), Ordering::Relaxed);
         let written = store.write_pages(&self.arena, &pages[..room]).map_err(|e| self.latch.set(e))?;
@@ -99,10 +131,11 @@ impl<D: Dir> LoggedPool<D> {
             return Err(e);
         }
         let last = room == pages.len();
-        let position = if last { position } else { store.log() };
-        store
-            .write_table(written, position, last && purpose == Purpose::Close)
-            .map_err(|e| self.latch.set(e))?;
+        if last && goal.spare.is_some() {
+            store.set_spare(goal.spare.take());
+        }
+        let position = if last { goal.position } else { store.log() };
+        store.write_table(written, position, last && goal.clean).map_err(|e| self.latch.set(e))?;
         Ok(room)
     }
 

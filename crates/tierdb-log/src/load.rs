@@ -1,10 +1,11 @@
 //! Reading a table and its pages at open.
 
+use crate::block::Header;
 use crate::layout::PAGE;
 use crate::options::LostPage;
 use crate::slots::Slots;
-use crate::store::RUN_PAGES;
-use crate::table::{AREAS, Area, PageEntry, TableHeader, entries_len, page_sum};
+use crate::store::{RUN_PAGES, Spare};
+use crate::table::{AREAS, Area, PageEntry, TableHeader, area_len, entries_len, page_sum};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,8 +30,6 @@ pub(crate) struct FoundTables {
     pub(crate) before: Option<FoundTable>,
     /// The area it is in.
     pub(crate) area: u64,
-    /// The highest generation that any header names, whole table or not.
-    pub(crate) generation: u64,
     /// The area after it still holds an older table, so no newer one was ever begun.
     pub(crate) is_last: bool,
 }
@@ -56,7 +55,6 @@ pub(crate) fn newest_tables<F: BlockFile>(file: &Metered<F>, seed: u64) -> Resul
         }
     }
     found.sort_by_key(|(header, _)| std::cmp::Reverse(header.generation));
-    let generation = found.first().map_or(0, |(header, _)| header.generation);
     let mut whole = Vec::new();
     for (header, index) in &found {
         let mut body = AlignedBuf::zeroed(entries_len(header.pages) as usize)?;
@@ -72,7 +70,26 @@ pub(crate) fn newest_tables<F: BlockFile>(file: &Metered<F>, seed: u64) -> Resul
     let before = whole.next().filter(|table| table.header.generation + 1 == newest.header.generation);
     let next = (newest.area + 1) % AREAS;
     let is_last = found.iter().any(|(h, at)| *at == next && h.generation + 2 == newest.header.generation);
-    Ok(FoundTables { area: newest.area, newest, before, generation, is_last })
+    Ok(FoundTables { area: newest.area, newest, before, is_last })
+}
+
+/// The log block stored in area `area` of the table, if there is one that checks.
+pub(crate) fn load_spare<F: BlockFile>(
+    file: &Metered<F>,
+    area: u64,
+    header: &TableHeader,
+    seed: u64,
+) -> Result<Option<Spare>> {
+    let at = (area + 1) * area_len(header.pool_len, header.largest_block) - header.largest_block;
+    let mut block = AlignedBuf::zeroed(BLOCK as usize)?;
+    file.read(at, &mut block, Cause::Recovery)?;
+    let Some(found) = Header::decode(&block, header.largest_block) else { return Ok(None) };
+    if found.block_len() > BLOCK {
+        block = AlignedBuf::zeroed(found.block_len() as usize)?;
+        file.read(at, &mut block, Cause::Recovery)?;
+    }
+    let needed = found.sequence >= header.log.sequence && found.checks(&block, seed);
+    Ok(needed.then_some(Spare { sequence: found.sequence, block }))
 }
 
 /// The slots of an image of `count` that `entries` name. An entry that names no slot of the image, or one that is

@@ -19,7 +19,7 @@ use crate::options::{RESERVED_BLOCKS, TIGHT_BLOCKS};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tierdb_base::{Error, FailureLatch, Result, TierRole};
+use tierdb_base::{Error, FailureLatch, Location, Result, TierRole};
 use tierdb_device::{BLOCK, BlockFile, Cause, Metered};
 use tierdb_pmem::{Arena, Lsn};
 
@@ -368,6 +368,11 @@ impl<F: BlockFile> Log<F> {
         self.blocks.fetch_add(1, Ordering::Relaxed);
         self.durable.store(next.lsn, Ordering::Release);
         Ok(Wrote::Block)
+    }
+
+    /// Where the block at `at` is.
+    pub(crate) fn place(&self, at: &Cursor) -> Location {
+        Location::new(self.file.file().name(), self.ring.offset(at.position))
     }
 
     pub(crate) fn no_space(&self) -> Error {

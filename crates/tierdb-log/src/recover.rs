@@ -3,18 +3,14 @@
 //! 1. Take the newest whole table, and load its pages.
 //! 2. Replay the log from its position.
 //! 3. Look for blocks after the tail; one means acknowledged data is missing.
-//! 4. Make a checkpoint.
+//! 4. Make certain what was found, with a new table; see [`LoggedPool::settle`].
 //!
-//! Nothing is written before step 4, so a crash inside leaves what was there. Step 4 is not only for the next
-//! open to be quick. The last block and the newest table may be of writes that failed or never returned: they
-//! can be read now, and be lost in the next power failure, whatever a sync says meanwhile. After step 4
-//! nothing depends on them. All earlier blocks and tables, and the pages that they name, were durable before these
-//! were begun.
+//! Nothing is written before step 4, so a crash inside leaves what was there.
 
 use crate::block::Cursor;
 use crate::dirty::DirtyPages;
 use crate::layout::PAGE;
-use crate::load::{load_pages, newest_tables, take_slots};
+use crate::load::{load_pages, load_spare, newest_tables, take_slots};
 use crate::log::{Log, Ring};
 use crate::options::{LoggedOptions, LostPage, Salvage};
 use crate::pool::LoggedPool;
@@ -23,7 +19,6 @@ use crate::slots::Slots;
 use crate::store::{Newest, PageStore};
 use crate::table::{AREAS, area_len};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use tierdb_base::{Error, FailureLatch, Location, Result, TierRole};
 use tierdb_device::{AlignedBuf, BlockFile, Cause, Dir, Emulation, Meter, Metered, OpenMode};
@@ -71,7 +66,7 @@ pub(crate) fn create<D: Dir>(
     let [log, image, table] = open_files(dir, options, OpenMode::CreateNew, &meter, emulation)?;
     let ring = Ring { len: options.log_len, largest: options.largest_block() };
     fill_with_zeros(&log, ring.len)?;
-    fill_with_zeros(&table, AREAS * area_len(options.pool_len))?;
+    fill_with_zeros(&table, AREAS * area_len(options.pool_len, ring.largest))?;
     let newest = Newest {
         pool_len: options.pool_len,
         ring,
@@ -81,12 +76,13 @@ pub(crate) fn create<D: Dir>(
         generation: 0,
         area: AREAS - 1,
         log: Cursor { sequence: 1, ..Cursor::default() },
+        spare: None,
     };
     let mut store = PageStore::new(image, table, seed, options.image_capacity, newest);
     store.write_table(Vec::new(), store.log(), false)?;
     dir.sync()?;
     let dirty = DirtyPages::new(options.pool_len / PAGE);
-    let start = Replayed { head: store.log(), marks: VecDeque::new() };
+    let start = Replayed { head: store.log(), ..Replayed::default() };
     let (name, arena, salvage) = (dir.name(), Arena::zeroed(options.pool_len), Salvage::default());
     Ok(assemble(Parts { name, arena, dirty, log, store, start, salvage, seed, latch, ring }))
 }
@@ -124,7 +120,8 @@ pub(crate) fn open<D: Dir>(
     let lost = load_pages(&image, &entries, count, &arena, seed, options.salvage)?;
     lose(&mut salvage, lost, options.salvage)?;
 
-    let mut start = replay(&log, ring, header.log, seed, &arena, &dirty)?;
+    let spare = load_spare(&table, found.area, &header, seed)?;
+    let mut start = replay(&log, ring, header.log, spare.as_ref(), seed, &arena, &dirty)?;
     // A clean table has no log after it. Where a newer table may have been lost, that is not believed.
     let no_log = header.clean && found.is_last && start.head == header.log;
     if !no_log && let Some(latest) = latest_after(&log, ring, &start.head, seed)? {
@@ -156,14 +153,15 @@ pub(crate) fn open<D: Dir>(
         entries,
         slots,
         retired,
-        generation: found.generation,
+        generation: header.generation,
         area: found.area,
         log: header.log,
+        spare,
     };
     let store = PageStore::new(image, table, seed, options.image_capacity, newest);
-    let name = dir.name();
+    let (name, last) = (dir.name(), start.last.take());
     let pool = assemble(Parts { name, arena, dirty, log, store, start, salvage, seed, latch, ring });
-    pool.first_checkpoint()?;
+    pool.settle(last)?;
     Ok(pool)
 }
 
@@ -192,7 +190,7 @@ struct Parts<F> {
 
 fn assemble<D: Dir>(parts: Parts<D::File>) -> LoggedPool<D> {
     let Parts { name, arena, dirty, log, store, start, salvage, seed, latch, ring } = parts;
-    let table_bytes = AREAS * area_len(arena.len());
+    let table_bytes = AREAS * area_len(arena.len(), ring.largest);
     let log = Log::new(log, seed, ring, latch.clone(), store.log(), start.head, start.marks);
     LoggedPool {
         image_bytes: AtomicU64::new(store.image_bytes()),

@@ -9,6 +9,7 @@
 use crate::block::{Cursor, Entries, HEADER, Header};
 use crate::dirty::DirtyPages;
 use crate::log::{Ring, push_mark};
+use crate::store::Spare;
 use std::collections::VecDeque;
 use tierdb_base::{Error, Location, Result, TierRole};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Metered};
@@ -60,52 +61,88 @@ impl<'l, F: BlockFile> Reader<'l, F> {
             return Ok(None);
         }
         let block = self.at(at, header.block_len())?;
-        Ok(header.checks(block, seed).then(|| (header, &block[HEADER..HEADER + header.length as usize])))
+        Ok(header.checks(block, seed).then(|| (header, &block[..header.block_len() as usize])))
     }
 }
 
-/// The log as it was found.
-pub(crate) struct Replayed {
-    /// After the last block that was replayed.
-    pub(crate) head: Cursor,
-    /// Starts of blocks, as the log remembers them.
-    pub(crate) marks: VecDeque<Cursor>,
+/// A block that was found whole.
+pub(crate) struct Block {
+    pub(crate) at: Cursor,
+    header: Header,
+    bytes: AlignedBuf,
 }
 
-/// Puts the entries of all blocks from `from` on `arena`, and marks their pages dirty.
-pub(crate) fn replay<F: BlockFile>(
-    file: &Metered<F>,
-    ring: Ring,
-    from: Cursor,
-    seed: u64,
-    arena: &Arena,
-    dirty: &DirtyPages,
-) -> Result<Replayed> {
-    let mut reader = Reader::new(file, ring)?;
-    let mut replayed = Replayed { head: from, marks: VecDeque::new() };
-    // A ring cannot hold more than its length; blocks that claim to are damage that happens to check.
-    while replayed.head.position - from.position < ring.len {
-        let (head, at) = (replayed.head, ring.offset(replayed.head.position));
-        let Some((header, payload)) = reader.block(at, seed, |header| header.continues(&head))? else {
-            break;
-        };
+impl Block {
+    /// Puts its entries on `arena`, and marks their pages dirty.
+    ///
+    /// # Errors
+    /// `Corrupt` for an entry that is malformed or outside of the pool, with `place` as its place.
+    pub(crate) fn apply(&self, arena: &Arena, dirty: &DirtyPages, place: &Location) -> Result<()> {
         let mut entries = 0;
-        for entry in Entries::new(payload) {
+        for entry in Entries::new(&self.bytes[HEADER..HEADER + self.header.length as usize]) {
             let inside = entry.ok().filter(|(at, bytes)| at + bytes.len() as u64 <= arena.len());
             let Some((at, bytes)) = inside else { break };
             arena.write(at, bytes);
             dirty.mark(at, bytes.len() as u64);
             entries += 1;
         }
-        if entries != header.entries {
-            return Err(Error::corrupt(
-                TierRole::Fast,
-                format!("log block {}: entry {entries} of {} is malformed", header.sequence, header.entries),
-                Location::new(file.file().name(), at),
-            ));
+        if entries == self.header.entries {
+            return Ok(());
         }
-        push_mark(&mut replayed.marks, head, ring);
-        replayed.head = ring.after(&head, header.block_len(), u64::from(header.length), header.checksum);
+        let Header { sequence, entries: all, .. } = self.header;
+        let what = format!("log block {sequence}: entry {entries} of {all} is malformed");
+        Err(Error::corrupt(TierRole::Fast, what, place.clone()))
+    }
+
+    /// A copy of it, to be stored with a table.
+    pub(crate) fn spare(&self) -> Result<Spare> {
+        Ok(Spare { sequence: self.header.sequence, block: AlignedBuf::from_bytes(&self.bytes)? })
+    }
+}
+
+/// The log as it was found.
+#[derive(Default)]
+pub(crate) struct Replayed {
+    /// After the last block.
+    pub(crate) head: Cursor,
+    /// Starts of blocks, as the log remembers them.
+    pub(crate) marks: VecDeque<Cursor>,
+    /// The last block, which was not applied: it may not be durable, so no page may hold what it says before that
+    /// is mended.
+    pub(crate) last: Option<Block>,
+}
+
+/// Applies all blocks from `from` but the last to `arena`. `spare` stands in for the block that it is a copy of.
+pub(crate) fn replay<F: BlockFile>(
+    file: &Metered<F>,
+    ring: Ring,
+    from: Cursor,
+    spare: Option<&Spare>,
+    seed: u64,
+    arena: &Arena,
+    dirty: &DirtyPages,
+) -> Result<Replayed> {
+    let mut reader = Reader::new(file, ring)?;
+    let mut replayed = Replayed { head: from, ..Replayed::default() };
+    let place = |at: &Cursor| Location::new(file.file().name(), ring.offset(at.position));
+    // A ring cannot hold more than its length; blocks that claim to are damage that happens to check.
+    while replayed.head.position - from.position < ring.len {
+        let at = replayed.head;
+        let wanted = |header: &Header| header.continues(&at);
+        let (header, bytes) = match (reader.block(ring.offset(at.position), seed, wanted)?, spare) {
+            (Some((header, bytes)), _) => (header, bytes),
+            (None, Some(spare)) => match Header::decode(&spare.block, ring.largest).filter(wanted) {
+                Some(header) => (header, &spare.block[..]),
+                None => break,
+            },
+            (None, None) => break,
+        };
+        let block = Block { at, header, bytes: AlignedBuf::from_bytes(bytes)? };
+        push_mark(&mut replayed.marks, at, ring);
+        replayed.head = ring.after(&at, header.block_len(), u64::from(header.length), header.checksum);
+        if let Some(before) = replayed.last.replace(block) {
+            before.apply(arena, dirty, &place(&before.at))?;
+        }
     }
     Ok(replayed)
 }

@@ -7,6 +7,10 @@
 //!    media, with all its pages.
 //! 3. The newest table found at open may not be durable: the write of it may have failed. Until the next one is,
 //!    the table before it is kept with its slots. Nothing is logged before the next one is, so its log is there.
+//! 4. The same holds for the last log block found at open. A copy of it, the *spare*, is stored with the next table,
+//!    and with every later one whose log begins at that block or before. A block that was found last was durable if
+//!    another was begun after it, so there is never more than one to be kept: an open that finds a spare in
+//!    use first makes a checkpoint up to its own last block.
 
 use crate::block::Cursor;
 use crate::layout::PAGE;
@@ -36,6 +40,13 @@ pub(crate) struct PageStore<F> {
     generation: u64,
     area: u64,
     log: Cursor,
+    spare: Option<Spare>,
+}
+
+/// A copy of a log block whose write may have failed.
+pub(crate) struct Spare {
+    pub(crate) sequence: u64,
+    pub(crate) block: AlignedBuf,
 }
 
 /// A page written to a slot that no table names yet.
@@ -56,6 +67,8 @@ pub(crate) struct Newest {
     /// Which area it is in.
     pub(crate) area: u64,
     pub(crate) log: Cursor,
+    /// The log block stored with it, if its log still needs it.
+    pub(crate) spare: Option<Spare>,
 }
 
 impl<F: BlockFile> PageStore<F> {
@@ -67,7 +80,7 @@ impl<F: BlockFile> PageStore<F> {
         capacity: u64,
         newest: Newest,
     ) -> Self {
-        let Newest { pool_len, ring, entries, slots, retired, generation, area, log } = newest;
+        let Newest { pool_len, ring, entries, slots, retired, generation, area, log, spare } = newest;
         PageStore {
             image,
             table,
@@ -81,12 +94,23 @@ impl<F: BlockFile> PageStore<F> {
             generation,
             area,
             log,
+            spare,
         }
     }
 
     /// The log position that the newest durable table names.
     pub(crate) fn log(&self) -> Cursor {
         self.log
+    }
+
+    /// Whether the newest table needs the log block stored with it.
+    pub(crate) fn has_spare(&self) -> bool {
+        self.spare.is_some()
+    }
+
+    /// Stores `spare` with the next table, in place of the one before.
+    pub(crate) fn set_spare(&mut self, spare: Option<Spare>) {
+        self.spare = spare;
     }
 
     /// Bytes of the image file.
@@ -183,7 +207,13 @@ impl<F: BlockFile> PageStore<F> {
         let lens = (self.pool_len, self.ring.len, self.ring.largest);
         let table = TableHeader::encode(generation, clean, lens, &log, &self.entries, self.seed)?;
         let area = (self.area + 1) % AREAS;
-        self.table.write_durable(area * area_len(self.pool_len), &table, Cause::Checkpoint)?;
+        let area_len = area_len(self.pool_len, self.ring.largest);
+        let start = area * area_len;
+        self.spare.take_if(|spare| spare.sequence < log.sequence);
+        if let Some(Spare { block, .. }) = &self.spare {
+            self.table.write_durable(start + area_len - self.ring.largest, block, Cause::Checkpoint)?;
+        }
+        self.table.write_durable(start, &table, Cause::Checkpoint)?;
         (self.generation, self.area, self.log) = (generation, area, log);
         for slot in self.retired.drain(..) {
             self.slots.release(slot);

@@ -20,6 +20,8 @@
 //!   another store is told from a damaged one. The other checksums are seeded with the identity itself,
 //!   that of a page also with its number.
 //! * Flag bit 0, *clean*: no log block follows. An unknown flag means the table must not be used.
+//! * The last bytes of an area, as many as the largest log block has, may hold a copy of a log block, written
+//!   before the table. It stands in for the one on the ring if that does not check; see the store.
 //!
 //! Since format 1.
 
@@ -100,9 +102,9 @@ pub(crate) fn entries_len(pages: u64) -> u64 {
     (pages * 12).next_multiple_of(BLOCK)
 }
 
-/// Bytes of an area for a pool of `pool_len` bytes.
-pub(crate) fn area_len(pool_len: u64) -> u64 {
-    BLOCK + entries_len(pool_len / PAGE)
+/// Bytes of an area for a pool of `pool_len` bytes and log blocks of up to `largest_block`.
+pub(crate) fn area_len(pool_len: u64, largest_block: u64) -> u64 {
+    BLOCK + entries_len(pool_len / PAGE) + largest_block
 }
 
 fn store_word(seed: u64) -> u64 {
@@ -211,14 +213,14 @@ impl TableHeader {
         if self.pool_len == 0 || !self.pool_len.is_multiple_of(PAGE) || self.pool_len / PAGE > area / 12 {
             return Some(format!("a pool of {} bytes does not fit an area of {area}", self.pool_len));
         }
-        if area_len(self.pool_len) != area {
-            return Some(format!("the area has {area} bytes, not {}", area_len(self.pool_len)));
+        if let Err(what) = check_log(self.log_len, self.largest_block) {
+            return Some(what);
+        }
+        if self.largest_block > area || area_len(self.pool_len, self.largest_block) != area {
+            return Some(format!("an area of {area} bytes is not one of its pool and log"));
         }
         if self.pages > self.pool_len / PAGE {
             return Some(format!("{} pages in a pool of {} bytes", self.pages, self.pool_len));
-        }
-        if let Err(what) = check_log(self.log_len, self.largest_block) {
-            return Some(what);
         }
         let room = self.log_len - self.log.position % self.log_len;
         if !self.log.position.is_multiple_of(BLOCK) || room < self.largest_block {
@@ -261,7 +263,7 @@ mod tests {
     }
 
     fn decode(bytes: &[u8], seed: u64) -> Result<Area> {
-        TableHeader::decode(&bytes[..BLOCK as usize], area_len(LENS.0), seed, &Location::new("t", 0))
+        TableHeader::decode(&bytes[..BLOCK as usize], area_len(LENS.0, LENS.2), seed, &Location::new("t", 0))
     }
 
     #[test]

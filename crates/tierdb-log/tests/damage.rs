@@ -159,33 +159,49 @@ fn a_hole_in_the_log_is_missing_data_and_salvage_keeps_what_is_before_it() {
     reopen(&world.copy(), &small(), &left.get()).expect("whole again");
 }
 
+/// The slots that the newest table names, in the order of pages.
+fn slots(world: &World) -> Vec<u64> {
+    let areas = len_of(world, "table") / 3;
+    let generation = newest_table(world, 24).to_le_bytes();
+    let newest = (0..3).find(|i| world.peek(&area("table"), i * areas + 24, 8) == generation);
+    let pages = newest_table(world, 88);
+    let at = newest.expect("the newest") * areas + BLOCK + pages * 8;
+    let stored = world.peek(&area("table"), at, pages as usize * 4);
+    let slots = stored.chunks_exact(4).map(|slot| u32::from_le_bytes(slot.try_into().expect("four bytes")));
+    slots.map(u64::from).collect()
+}
+
 #[test]
 fn a_lost_page_is_named_and_salvage_zeroes_it_alone() {
     let (world, _) = crashed(&small());
-    // Where the newest table has page 0, which holds the words.
-    let areas = len_of(&world, "table") / 3;
-    let newest = (0..3)
-        .find(|i| world.peek(&area("table"), i * areas + 24, 8) == newest_table(&world, 24).to_le_bytes())
-        .expect("the newest");
-    let slots = newest * areas + BLOCK + newest_table(&world, 88) * 8;
-    let slot = world.peek(&area("table"), slots, 4);
-    let slot = u64::from(u32::from_le_bytes(slot.try_into().expect("four bytes"))) * BLOCK;
-    world.flip_bit(&area("image"), slot + 70, 3);
-    let corrupt = open(dir(&world), &small()).err().expect("damaged");
-    let Error::Corrupt { place, .. } = &corrupt else { panic!("{corrupt}") };
-    assert_eq!((&*place.file, place.offset), ("fast/pool.image", slot));
-    let pool = open(dir(&world), &LoggedOptions { salvage: true, ..small() }).expect("salvage");
-    let lost = &pool.salvage().pages;
-    assert_eq!((lost.len(), lost[0].at, lost[0].place.offset), (1, 0, slot), "{lost:?}");
     let whole = |pool: &LoggedPool<TestDir>| {
         let mut bytes = vec![0; support::POOL as usize];
         pool.read(0, &mut bytes).expect("memory");
         bytes
     };
-    let now = whole(&pool);
-    drop(pool);
-    // It was repaired on media as well.
-    assert_eq!(whole(&open(dir(&world), &small()).expect("repaired")), now);
+    let before = whole(&open(dir(&world.copy()), &small()).expect("whole"));
+    let slots = slots(&world);
+    assert!(slots.len() > 10);
+    for (page, slot) in (0..).zip(slots) {
+        if slot == u64::from(u32::MAX) {
+            continue;
+        }
+        let world = world.copy();
+        world.flip_bit(&area("image"), slot * BLOCK + 70, 3);
+        let corrupt = open(dir(&world), &small()).err().expect("damaged");
+        let Error::Corrupt { place, .. } = &corrupt else { panic!("{corrupt}") };
+        assert_eq!((&*place.file, place.offset), ("fast/pool.image", slot * BLOCK));
+        let pool = open(dir(&world), &LoggedOptions { salvage: true, ..small() }).expect("salvage");
+        let lost = &pool.salvage().pages;
+        assert_eq!((lost.len(), lost[0].at, &lost[0].place), (1, page * BLOCK, place), "{lost:?}");
+        let now = whole(&pool);
+        for (at, (now, before)) in (0..).zip(now.iter().zip(&before)) {
+            assert!(now == before || *now == 0 && at / BLOCK == page, "byte {at}, page {page}");
+        }
+        drop(pool);
+        // It was repaired on media as well.
+        assert_eq!(whole(&open(dir(&world), &small()).expect("repaired")), now);
+    }
 }
 
 #[test]
