@@ -14,6 +14,7 @@ use crate::pages::{KIND_BLOB, PAGE, PageNo, Pages, Purpose};
 use crossbeam_epoch::Guard;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tierdb_base::Result;
@@ -121,15 +122,14 @@ impl<P: Pool> Blobs<P> {
     /// used for something else, or the slot for another key.
     pub fn claim(&self, blob: BlobRef) -> bool {
         let mut state = self.state.lock();
-        if !state.used.contains_key(&blob.page) {
-            if !self.pages.claim(blob.page) {
-                return false;
-            }
-            state.used.insert(blob.page, Page { class: blob.class, bits: 0, is_named: true });
-        }
-        let Some(page) = state.used.get_mut(&blob.page).filter(|page| page.class == blob.class) else {
-            return false;
+        let page = match state.used.entry(blob.page) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(_) if !self.pages.claim(blob.page) => return false,
+            Entry::Vacant(unknown) => unknown.insert(Page { class: blob.class, bits: 0, is_named: true }),
         };
+        if page.class != blob.class {
+            return false;
+        }
         let bit = 1 << blob.slot;
         let is_free = page.bits & bit == 0;
         page.bits |= bit;

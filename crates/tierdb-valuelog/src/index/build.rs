@@ -55,7 +55,7 @@ impl Part {
         let entries = load - count * SLOT + spare_bytes;
         let fewest = (count + spare_slots).max(1).next_multiple_of(8);
         let each = (load + spare_bytes + spare_slots * SLOT) / (count + spare_slots).max(1);
-        let most = if each == 0 { 160 } else { (space / each).next_multiple_of(8) };
+        let most = space.checked_div(each).map_or(160, |slots| slots.next_multiple_of(8));
         let fits = |slots: usize| slots <= MAX_SLOTS && entries + slots * SLOT <= space;
         let slots = [most.clamp(8, MAX_SLOTS).max(fewest), fewest].into_iter().find(|slots| fits(*slots))?;
         let geometry = Geometry { slots, prefix, last: high.is_none() };
@@ -69,7 +69,9 @@ pub(super) fn cut(contents: &Contents, prefix: usize) -> (usize, Vec<u8>) {
     let items = &contents.items;
     let total = load(contents, items, prefix);
     let mut left = 0;
-    let mut best: Option<((bool, usize, usize), usize, Vec<u8>)> = None;
+    /// How bad a cut is, before which item it is, and the separator.
+    type Cut = ((bool, usize, usize), usize, Vec<u8>);
+    let mut best: Option<Cut> = None;
     for i in 1..items.len() {
         left += load(contents, &items[i - 1..i], prefix);
         let off_middle = left.abs_diff(total / 2);

@@ -113,14 +113,14 @@ impl<P: Pool> Index<P> {
         let roomy = bytes * 4 <= space(&low, high.as_ref()) * 3 && count * 4 <= MAX_SLOTS * 3;
         if !roomy {
             let parts = split(header, &contents, key);
-            match parts.map(|parts| self.replace(&mut run, parts, &contents, Purpose::Grow)) {
+            match parts.map(|parts| self.replace(&mut run, parts, &contents, Purpose::Grow, guard)) {
                 Some(Err(e)) if e.kind() == ErrorKind::NoSpace => {}
                 Some(done) => return done,
                 None => return Err(self.leaves.damage("a leaf cannot be split", low_at(&run))),
             }
         }
         match Part::plan(low, high, &contents, 0..count - 1, Some(key.len())) {
-            Some(part) => self.replace(&mut run, vec![part], &contents, Purpose::Shrink),
+            Some(part) => self.replace(&mut run, vec![part], &contents, Purpose::Shrink, guard),
             None => Err(self.no_space()),
         }
     }
@@ -159,7 +159,7 @@ impl<P: Pool> Index<P> {
         }
         let all = 0..contents.items.len();
         match Part::plan(low, high, &contents, all, None) {
-            Some(part) => self.replace(&mut run, vec![part], &contents, Purpose::Shrink),
+            Some(part) => self.replace(&mut run, vec![part], &contents, Purpose::Shrink, guard),
             None => Ok(()),
         }
     }
@@ -171,11 +171,11 @@ impl<P: Pool> Index<P> {
         mut parts: Vec<Part>,
         contents: &Contents,
         purpose: Purpose,
+        guard: &Guard,
     ) -> Result<()> {
         let (pages, blobs) = self.provide(&mut parts, purpose)?;
         let pool = &*self.leaves.pool;
-        let last = run.leaves[run.leaves.len() - 1].0.page;
-        let after = pool.load(last * PAGE + NEXT_AT);
+        let after = self.link_after(&run.leaves[run.leaves.len() - 1].0, guard);
         let mut stage = Stage::new(pool);
         for (i, part) in parts.iter().enumerate() {
             let next = pages.get(i + 1).map_or(after, |next| encode_next(Some(*next)));
@@ -212,6 +212,17 @@ impl<P: Pool> Index<P> {
         update.set = parts.into_iter().map(|part| part.low.bytes).zip(pages).collect();
         self.queue(update);
         Ok(())
+    }
+
+    /// The link of a latched leaf to the one after it, which cannot be replaced meanwhile. A damaged link is
+    /// made anew from what the search layer knows; if the next leaf is lost, the link stays as it is.
+    fn link_after(&self, header: &Header, guard: &Guard) -> u64 {
+        let known = || self.locate(&header.high.as_ref()?.bytes, guard).ok();
+        match self.leaves.next(header.page) {
+            Ok(next) => encode_next(next),
+            Err(_) => known()
+                .map_or(self.leaves.pool.load(header.page * PAGE + NEXT_AT), |next| encode_next(Some(next))),
+        }
     }
 
     /// Pages for `parts`, and blobs for the fences between them that are too long for a leaf.

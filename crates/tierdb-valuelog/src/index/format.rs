@@ -25,7 +25,7 @@
 //! * *fold*: exclusive or of the other 16-bit parts of the word, so that any flipped bit is noticed before
 //!   the geometry is used.
 //! * *fingerprint*: 1..=255 from the key's hash, so that adding or losing a live bit always changes the
-//!   group's sum; one aligned store changes both. A key that is not found is absent only if the sums agree.
+//!   group's sum; one aligned store changes both. A reader believes a group only if its sum agrees.
 //! * *check*: from the key's hash and the id. An entry whose fingerprint matches but whose key differs is
 //!   checked against its own hash, so a damaged key is noticed where it would be missed.
 //! * Entries fill the page from its end; the offset of a slot that was never used is 0.
@@ -303,6 +303,12 @@ pub(super) fn spread(bits: u8) -> u64 {
     (one_each + !HIGHS) & HIGHS | one_each & HIGHS
 }
 
+/// A bit for each byte of `word` whose high bit is set; the others of its bits are not.
+#[inline]
+pub(super) fn gather(word: u64) -> u8 {
+    ((word >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
+}
+
 /// A word with the high bit of each byte set where `word` has the byte `wanted`.
 #[inline]
 pub(super) fn equal_bytes(word: u64, wanted: u8) -> u64 {
@@ -347,6 +353,7 @@ mod tests {
                 u64::from_le_bytes(std::array::from_fn(|i| if mark(i) { 0x80 } else { 0 }))
             };
             assert_eq!(spread(bits), expected(&|i| bits >> i & 1 == 1));
+            assert_eq!(gather(spread(bits)), bits);
             assert_eq!(equal_bytes(word, wanted), expected(&|i| bytes[i] == wanted));
             let sum = (0..8).filter(|i| bits >> i & 1 == 1).fold(0, |sum, i| sum ^ bytes[i]);
             assert_eq!(fold_bytes(select_bytes(word, spread(bits))), sum);

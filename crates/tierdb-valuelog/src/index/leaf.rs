@@ -232,61 +232,49 @@ impl<P: Pool> Leaves<P> {
     }
 
     /// The entry of `key` in the leaf at `page`. The key lies between the leaf's fences.
+    ///
+    /// A live bit or a fingerprint that is not as written could hide the key or bring back a removed one, so
+    /// each group is checked before it is believed.
     #[inline]
     pub fn find(&self, page: PageNo, key: &[u8], hash: u64) -> Result<Option<Found>> {
         let leaf = self.geometry(page)?;
-        let at = page * PAGE;
         let wanted = fingerprint(hash);
-        for first in (0..leaf.slots).step_by(GROUP) {
-            let live = self.pool.load(at + GROUPS_AT + (first / GROUP * 8) as u64) & LIVE;
-            let end = leaf.slots.min(first + GROUP);
-            for (i, base) in (first..end).step_by(8).enumerate() {
-                let bits = (live >> (8 * i)) as u8;
-                if bits == 0 {
-                    continue;
-                }
-                let word = self.pool.load(at + FINGERPRINTS_AT + base as u64);
-                let mut hits = equal_bytes(word, wanted) & spread(bits);
-                while hits != 0 {
-                    let slot = base + hits.trailing_zeros() as usize / 8;
-                    hits &= hits - 1;
-                    if let Some(id) = self.id_if_key(page, leaf, slot, key, hash)? {
-                        return Ok(Some(Found { slot, id }));
-                    }
+        for (group, first) in (0..leaf.slots).step_by(GROUP).enumerate() {
+            let at = page * PAGE + GROUPS_AT + group as u64 * 8;
+            let word = self.pool.load(at);
+            let Some(mut hits) = self.group_hits(page, leaf, group, word, wanted) else {
+                return Err(self.damage("live slots and fingerprints of a leaf disagree", at));
+            };
+            while hits != 0 {
+                let slot = first + hits.trailing_zeros() as usize;
+                hits &= hits - 1;
+                if let Some(id) = self.id_if_key(page, leaf, slot, key, hash)? {
+                    return Ok(Some(Found { slot, id }));
                 }
             }
         }
-        self.check_groups(page, leaf)?;
         Ok(None)
     }
 
-    /// Notices a live bit or a fingerprint that is not as written, which would hide a key.
-    fn check_groups(&self, page: PageNo, leaf: Geometry) -> Result<()> {
-        for group in 0..GROUPS {
-            let at = page * PAGE + GROUPS_AT + group as u64 * 8;
-            if !self.group_is_whole(page, leaf, group, self.pool.load(at)) {
-                return Err(self.damage("live slots and fingerprints of a leaf disagree", at));
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether the fingerprints of the slots that are live in `word` are as written.
-    fn group_is_whole(&self, page: PageNo, leaf: Geometry, group: usize, word: u64) -> bool {
+    /// The slots of a group that are live in `word` and have the wanted fingerprint; `None` if the
+    /// fingerprints of live slots are not as written.
+    #[inline]
+    fn group_hits(&self, page: PageNo, leaf: Geometry, group: usize, word: u64, wanted: u8) -> Option<u64> {
         let (live, first) = (word & LIVE, group * GROUP);
         let here = leaf.slots.saturating_sub(first).min(GROUP);
-        if live >> here != 0 {
-            return false;
-        }
+        let mut hits = 0;
         let mut sum = 0;
         for i in 0..here / 8 {
             let bits = (live >> (8 * i)) as u8;
             if bits != 0 {
                 let fingerprints = self.pool.load(page * PAGE + FINGERPRINTS_AT + (first + 8 * i) as u64);
-                sum ^= select_bytes(fingerprints, spread(bits));
+                let mask = spread(bits);
+                sum ^= select_bytes(fingerprints, mask);
+                hits |= u64::from(gather(equal_bytes(fingerprints, wanted) & mask)) << (8 * i);
             }
         }
-        matches(word >> GROUP, u64::from(fold_bytes(sum)))
+        let whole = live >> here == 0 && matches(word >> GROUP, u64::from(fold_bytes(sum)));
+        whole.then_some(hits)
     }
 
     /// The id in `slot` if its key is `key`.
@@ -378,7 +366,7 @@ impl<P: Pool> Leaves<P> {
                 if !(MAX_INLINE + 1..=MAX_KEY_BYTES).contains(&len) {
                     return Err(note("a long key's length is out of range"));
                 }
-                self.read_blob(blob, len, key).map_err(|what| note(what))?;
+                self.read_blob(blob, len, key).map_err(note)?;
                 Some(blob)
             }
         };
@@ -489,13 +477,14 @@ impl<P: Pool> Leaves<P> {
         let heap_from = header.heap_from();
         for group in 0..GROUPS {
             let word = out.groups[group];
-            if !self.group_is_whole(header.page, leaf, group, word) {
+            if self.group_hits(header.page, leaf, group, word, 0).is_none() {
                 let place = at + GROUPS_AT + group as u64 * 8;
                 out.notes.push(Note {
                     what: "live slots and fingerprints of a leaf disagree",
                     at: place,
                     key: None,
                 });
+                continue;
             }
             let mut live = word & LIVE;
             while live != 0 {

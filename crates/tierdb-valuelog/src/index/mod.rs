@@ -222,6 +222,10 @@ impl<P: Pool> Index<P> {
     }
 
     /// Puts `key` in the unused `slot`, its entry at byte `bottom` of the leaf, whose latch is held.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "all of them are known to the caller, which holds the latch"
+    )]
     fn insert(
         &self,
         page: PageNo,

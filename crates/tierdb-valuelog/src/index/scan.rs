@@ -7,7 +7,7 @@ use super::{EntryId, Index};
 use crate::pages::{PAGE, PageNo};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::ops::Bound;
-use tierdb_base::Result;
+use tierdb_base::{Error, Result};
 use tierdb_pmem::Pool;
 use tierdb_sync::WordGuard;
 
@@ -51,6 +51,15 @@ impl<P: Pool> Index<P> {
             if let Some(note) = contents.notes.first() {
                 return Err(self.leaves.damage_of(note));
             }
+            let leads_on = match (&from, reverse) {
+                (Bound::Included(key) | Bound::Excluded(key), false) => header.ends_after(key),
+                (Bound::Included(key), true) => header.low.bytes <= *key,
+                (Bound::Excluded(key), true) => header.low.bytes < *key,
+                (Bound::Unbounded, _) => true,
+            };
+            if !leads_on {
+                return Err(self.misplaced(&header));
+            }
             match (&from, reverse) {
                 (Bound::Unbounded, _) => {}
                 (Bound::Included(from), false) => contents.retain(|key| key >= from.as_slice()),
@@ -76,6 +85,13 @@ impl<P: Pool> Index<P> {
             }
         }
         Ok(())
+    }
+
+    /// The error for a leaf whose fences are not those under which it was found. A walk that went on from
+    /// them might never end.
+    #[cold]
+    pub(super) fn misplaced(&self, header: &Header) -> Error {
+        self.leaves.damage("a leaf's fences are not those that the search layer knows", header.page * PAGE)
     }
 
     /// Reads a leaf as it was at one moment at which it was in the chain; `None` if it was replaced.

@@ -44,6 +44,9 @@ impl<P: Pool> Index<P> {
         let guard = epoch::pin();
         let page = self.locate(low, &guard)?;
         let Some(header) = self.read_leaf(page, contents, &guard)? else { return Ok(None) };
+        if header.low.bytes.as_slice() > low || !header.ends_after(low) {
+            return Err(self.misplaced(&header));
+        }
         let next = self.leaves.next(page);
         let linked = header.high.as_ref().map(|high| self.locate(&high.bytes, &guard));
         let kind = self.pages.usage(page);
