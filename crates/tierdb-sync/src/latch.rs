@@ -5,21 +5,61 @@
 //!    a value that no holder is about to change behind it.
 //! 2. The new value and the release are one store: nobody sees one without the other.
 
-use crate::switch::{AtomicU64, Backoff};
-use std::sync::atomic::Ordering;
+use crate::switch::Backoff;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The latch bit. The other 63 bits belong to whoever holds it.
 pub const LATCHED: u64 = 1;
 
+/// An atomic word. There is another than the standard one in models only.
+pub trait Word {
+    /// As [`AtomicU64::load`].
+    fn load(&self, order: Ordering) -> u64;
+    /// As [`AtomicU64::store`].
+    fn store(&self, value: u64, order: Ordering);
+    /// As [`AtomicU64::compare_exchange`].
+    fn compare_exchange(&self, old: u64, new: u64, done: Ordering, failed: Ordering) -> Result<u64, u64>;
+}
+
+macro_rules! word {
+    ($atomic:ty) => {
+        impl Word for $atomic {
+            #[inline]
+            fn load(&self, order: Ordering) -> u64 {
+                <$atomic>::load(self, order)
+            }
+
+            #[inline]
+            fn store(&self, value: u64, order: Ordering) {
+                <$atomic>::store(self, value, order);
+            }
+
+            #[inline]
+            fn compare_exchange(
+                &self,
+                old: u64,
+                new: u64,
+                done: Ordering,
+                failed: Ordering,
+            ) -> Result<u64, u64> {
+                <$atomic>::compare_exchange(self, old, new, done, failed)
+            }
+        }
+    };
+}
+word!(AtomicU64);
+#[cfg(loom)]
+word!(crate::switch::AtomicU64);
+
 /// Exclusive use of a word; dropping it stores its value with the latch bit clear.
-pub struct WordGuard<'w> {
-    word: &'w AtomicU64,
+pub struct WordGuard<'w, W: Word = AtomicU64> {
+    word: &'w W,
     value: u64,
 }
 
-impl<'w> WordGuard<'w> {
+impl<'w, W: Word> WordGuard<'w, W> {
     /// Waits for the latch of `word`, spinning briefly and then yielding. For sections without I/O.
-    pub fn latch(word: &'w AtomicU64) -> Self {
+    pub fn latch(word: &'w W) -> Self {
         let backoff = Backoff::new();
         loop {
             if let Some(guard) = Self::try_latch(word) {
@@ -31,7 +71,7 @@ impl<'w> WordGuard<'w> {
 
     /// Takes the latch of `word` if nobody holds it.
     #[inline]
-    pub fn try_latch(word: &'w AtomicU64) -> Option<Self> {
+    pub fn try_latch(word: &'w W) -> Option<Self> {
         let value = word.load(Ordering::Relaxed);
         // Acquire pairs with the release in `drop`: what the last holder wrote is seen.
         let taken = value & LATCHED == 0
@@ -57,7 +97,7 @@ impl<'w> WordGuard<'w> {
     }
 }
 
-impl Drop for WordGuard<'_> {
+impl<W: Word> Drop for WordGuard<'_, W> {
     #[inline]
     fn drop(&mut self) {
         self.word.store(self.value, Ordering::Release);

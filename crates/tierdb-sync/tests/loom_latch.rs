@@ -24,7 +24,7 @@ fn guarded() -> Arc<Guarded> {
     Arc::new(Guarded { word: AtomicU64::new(0), other: Cell::new(0) })
 }
 
-fn add(guarded: &Guarded, mut guard: WordGuard<'_>) {
+fn add(guarded: &Guarded, mut guard: WordGuard<'_, AtomicU64>) {
     let before = guarded.other.get();
     assert_eq!(before * 2, guard.value(), "word and content change together");
     guarded.other.set(before + 1);

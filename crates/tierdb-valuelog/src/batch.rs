@@ -19,6 +19,7 @@
 
 use crate::core::Core;
 use crate::long::PartList;
+use crate::pages::{PAGE, PageNo, Purpose};
 use crate::record::{HEADER, Kind, encode, stored_len};
 use crate::storage::Appender;
 use crate::word::{Place, Word};
@@ -27,7 +28,7 @@ use std::collections::HashMap;
 use tierdb_base::Result;
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::{Durability, Op, WriteBatch};
-use tierdb_pmem::Pool;
+use tierdb_pmem::{Pool, Stage};
 
 /// A write of a batch, on its way.
 struct Planned<'b> {
@@ -47,6 +48,8 @@ impl Planned<'_> {
 
 /// Bytes of a redo list's element.
 const REDO: usize = 16;
+/// Elements of a redo list in a page of it.
+const REDOS_IN_PAGE: usize = (PAGE as usize - HEADER - 8) / REDO;
 
 fn redo_list(planned: &[Planned<'_>]) -> Vec<u8> {
     let mut list = Vec::with_capacity(planned.len() * REDO);
@@ -125,6 +128,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// Brings the batch into the store, visible and ordered; durable when it has been waited for.
     fn write_planned(&self, planned: &mut [Planned<'_>], durability: Durability) -> Result<()> {
+        let deletes_only = planned.iter().all(|write| write.body.is_none());
+        let mut full = false;
         loop {
             {
                 let _guard = crossbeam_epoch::pin();
@@ -136,11 +141,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let redo_len = stored_len(HEADER + planned.len() * REDO);
             let in_ring: u64 = planned.iter().map(Planned::stored_len).sum::<u64>() + redo_len;
             let spilled = in_ring > self.ring_limit() || longest > self.ring_limit();
-            let installed = if spilled {
+            // Deletes must succeed when both the rings and flash are full.
+            let pages = if deletes_only && (spilled || full) { self.redo_pages(planned.len()) } else { None };
+            let installed = if let Some(pages) = pages {
+                self.pool.admit((pages.len() as u64 + 1) * PAGE + 32 * planned.len() as u64)?;
+                let installed = self.install(planned, RedoIn::Pages(&pages), durability);
+                pages.into_iter().for_each(|page| self.pages.give_back(page));
+                installed?
+            } else if spilled {
                 self.write_spilled(planned, durability)?
             } else {
                 self.pool.admit(in_ring + 32 * planned.len() as u64 + 4096)?;
-                self.install(planned, None, durability)?
+                self.install(planned, RedoIn::Ring, durability)?
             };
             match installed {
                 Installed::Yes(filled) => {
@@ -148,6 +160,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     return Ok(());
                 }
                 Installed::KeyMoved => {}
+                Installed::RingFull if deletes_only && !full => full = true,
                 Installed::RingFull => self.stall()?,
             }
         }
@@ -175,9 +188,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut appender = Appender::new(Cause::Foreground);
         let mut words: HashMap<u64, Word> = HashMap::with_capacity(planned.len());
         let mut redo_parts = None;
-        let outcome = self.spill(planned, &mut appender, &mut words).and_then(|()| {
+        let outcome = self.spill(planned, &mut appender, &mut words).and_then(|seqno| {
             for write in planned.iter_mut() {
-                write.word = Some(words.get(&write.entry).copied().unwrap_or(Word::NONE));
+                write.word = Some(words.get(&write.entry).copied().unwrap_or(Word::deleted(seqno)));
             }
             let list = redo_list(planned);
             let redo = if stored_len(HEADER + list.len()) <= self.ring_limit() {
@@ -188,7 +201,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 (Kind::RedoParts, body)
             };
             self.pool.admit(self.ring_limit() + 32 * planned.len() as u64 + 4096)?;
-            self.install(planned, Some(redo), durability)
+            self.install(planned, RedoIn::Record(redo.0, redo.1), durability)
         });
         if !matches!(outcome, Ok(Installed::Yes(_))) {
             appender.abandon();
@@ -200,12 +213,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
         outcome
     }
 
+    /// Writes the records to flash. Returns the seqno that their tags name.
     fn spill(
         &self,
         planned: &[Planned<'_>],
         appender: &mut Appender<D, u64>,
         words: &mut HashMap<u64, Word>,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let seqno = self.clock.begin().seqno();
         let mut record = Vec::new();
         for write in planned {
@@ -229,15 +243,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
         }
         words.extend(appender.commit(&self.latch)?.into_iter().map(|s| (s.with, s.word)));
-        Ok(())
+        Ok(seqno)
     }
 
-    /// Steps 2 to 5. With `spilled`, the records are on flash already and the words known, and it is the
-    /// kind and body of the redo record.
+    /// Steps 2 to 5. With [`RedoIn::Record`] the records are on flash already, and the words known.
     fn install(
         &self,
         planned: &mut [Planned<'_>],
-        spilled: Option<(Kind, Vec<u8>)>,
+        redo_in: RedoIn<'_>,
         durability: Durability,
     ) -> Result<Installed> {
         let guard = crossbeam_epoch::pin();
@@ -253,12 +266,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let seqno = in_flight.seqno();
         let mut lease = self.rings.lease();
         let mut record = Vec::new();
-        let (redo_kind, redo) = match spilled {
-            Some(redo) => redo,
-            None => {
+        let (redo_kind, redo, pages) = match redo_in {
+            RedoIn::Record(kind, body) => (kind, body, &[][..]),
+            RedoIn::Ring | RedoIn::Pages(_) => {
                 for write in planned.iter_mut() {
                     write.word = Some(match &write.body {
-                        None => Word::NONE,
+                        None => Word::deleted(seqno),
                         Some(body) => {
                             record.clear();
                             let (kind, entry) = (body.kind, write.entry);
@@ -269,39 +282,42 @@ impl<P: Pool, D: Dir> Core<P, D> {
                         }
                     });
                 }
-                (Kind::Redo, redo_list(planned))
+                let pages = if let RedoIn::Pages(pages) = redo_in { pages } else { &[] };
+                (Kind::Redo, redo_list(planned), pages)
             }
         };
-        record.clear();
-        encode(&mut record, self.seed, redo_kind, 0, seqno, &[], &redo);
-        let Some(redo_at) = lease.append(&record) else { return Ok(Installed::RingFull) };
+        let redo_at = if pages.is_empty() {
+            record.clear();
+            encode(&mut record, self.seed, redo_kind, 0, seqno, &[], &redo);
+            let Some(at) = lease.append(&record) else { return Ok(Installed::RingFull) };
+            at
+        } else {
+            self.fill_redo_pages(pages, &redo, seqno)
+        };
         lease.drain();
         self.pool.publish(lease.commit_slot(), redo_at);
         self.pool.fence();
 
-        for write in planned.iter() {
-            self.hsit.update_aux(write.entry, |aux| aux.pending(true));
-        }
-        for write in planned.iter() {
-            let (Some(word), old) = (write.word, self.hsit.word(write.entry)) else { continue };
-            if let Some(parts) = write.body.as_ref().and_then(|body| body.parts.as_ref()) {
-                self.long.note(write.entry, word.tag(), parts.clone());
-            }
-            if old.place() == Place::None && word == Word::NONE {
-                // Another delete of the key may not be durable yet, and this one answers for it.
-                if old.is_dirty() {
-                    self.hsit.publish(write.entry, old);
+        self.hsit.together(&entries, || {
+            for write in planned.iter_mut() {
+                let (Some(word), old) = (write.word, self.hsit.word(write.entry)) else { continue };
+                if let Some(parts) = write.body.as_ref().and_then(|body| body.parts.as_ref()) {
+                    self.long.note(write.entry, word.tag(), parts.clone());
                 }
-                continue;
+                if old.place() == Place::None && word.place() == Place::None {
+                    // Another delete of the key may not be durable yet, and this one answers for it.
+                    if old.is_dirty() {
+                        self.hsit.publish(write.entry, old);
+                    }
+                    write.word = Some(old.clean());
+                    continue;
+                }
+                self.replace(write.entry, old, word, seqno, durability, &guard);
             }
-            self.replace(write.entry, old, word, seqno, durability, &guard);
-        }
-        self.pool.fence();
-        self.pool.publish(lease.commit_slot(), 0);
-        self.pool.fence();
-        for write in planned.iter() {
-            self.hsit.update_aux(write.entry, |aux| aux.pending(false));
-        }
+            self.pool.fence();
+            self.pool.publish(lease.commit_slot(), 0);
+            self.pool.fence();
+        });
         let filled = lease.fill();
         drop(lease);
         drop(in_flight);
@@ -309,11 +325,52 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(Installed::Yes(filled))
     }
 
+    /// Pages of the pool for the redo list of `writes` writes, if there are so many.
+    fn redo_pages(&self, writes: usize) -> Option<Vec<PageNo>> {
+        let mut pages = Vec::new();
+        while pages.len() < writes.div_ceil(REDOS_IN_PAGE) {
+            match self.pages.allocate(Purpose::Shrink) {
+                Ok(page) => pages.push(page),
+                Err(_) => {
+                    pages.into_iter().for_each(|page| self.pages.give_back(page));
+                    return None;
+                }
+            }
+        }
+        Some(pages)
+    }
+
+    /// Writes a redo list to pages, each naming the next. No kind word names them, so they are free after a
+    /// crash; until the list is replayed nothing allocates pages. Returns where the first is.
+    fn fill_redo_pages(&self, pages: &[PageNo], redo: &[u8], seqno: u64) -> u64 {
+        let mut stage = Stage::new(&*self.pool);
+        let mut record = Vec::new();
+        for (number, (page, part)) in pages.iter().zip(redo.chunks(REDOS_IN_PAGE * REDO)).enumerate() {
+            let next = pages.get(number + 1).map_or(0, |next| next * PAGE);
+            let body = [&next.to_le_bytes(), part].concat();
+            record.clear();
+            encode(&mut record, self.seed, Kind::RedoPage, 0, seqno, &[], &body);
+            stage.write(page * PAGE, &record);
+        }
+        let _drained = stage.drain();
+        pages[0] * PAGE
+    }
+
     fn purge_if_absent(&self, key: &[u8], entry: u64) {
         if self.hsit.at(entry).is_some() && self.hsit.word(entry).place() == Place::None {
             self.purge(key, entry);
         }
     }
+}
+
+/// Where the redo list of a batch goes.
+enum RedoIn<'p> {
+    /// Into the ring, with the records.
+    Ring,
+    /// Into the ring, in a record of this kind and body, the records being on flash.
+    Record(Kind, Vec<u8>),
+    /// Into these pages of the pool: there are no records.
+    Pages(&'p [PageNo]),
 }
 
 /// How far a batch came.

@@ -16,7 +16,7 @@ use crate::versions::Versions;
 use crate::word::{Place, Word};
 use crate::work::Work;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tierdb_base::{Error, FailureLatch, Result, TierRole};
@@ -52,7 +52,8 @@ pub struct Core<P: Pool, D: Dir> {
     /// Deleted keys whose index entry is to go when no snapshot can see them.
     pub deleted: Mutex<VecDeque<(Vec<u8>, u64)>>,
     pub reclaim: Mutex<Appender<D, Moving>>,
-    pub collect: Mutex<()>,
+    /// What garbage collection fills, by device.
+    pub collect: Mutex<HashMap<u8, Appender<D, Moving>>>,
     pub counters: Counters,
     pub latencies: Latencies,
     pub work: Work,
@@ -97,28 +98,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    /// Word 0 of `entry`, durable, and of no batch that is still being installed.
-    pub fn settled_word(&self, entry: u64) -> Result<Word> {
-        loop {
-            let word = self.hsit.word(entry);
-            if word.is_dirty() {
-                self.hsit.persist(entry, word)?;
-            }
-            // A batch marks all its entries before it changes the first, so a word that it installed is
-            // seen with the mark, or after the whole batch.
-            if !self.hsit.aux(entry).is_pending() {
-                return Ok(word.clean());
-            }
-            drop(self.hsit.latch(entry));
-        }
-    }
-
     /// The value of `key` as of now.
     pub fn get(&self, key: &[u8]) -> Result<Option<Value>> {
         loop {
             let guard = crossbeam_epoch::pin();
             let Some(entry) = self.index.get(key)? else { return Ok(None) };
-            let word = self.settled_word(entry)?;
+            let word = self.hsit.settled(entry)?;
             if let Some(found) =
                 self.fetch(entry, word, key, guard, || self.hsit.word(entry).clean() == word)?
             {
@@ -157,7 +142,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// The word of `entry` that a snapshot at `seqno` sees.
     pub fn word_at(&self, entry: u64, seqno: u64) -> Result<Word> {
-        let now = self.settled_word(entry)?;
+        let now = self.hsit.settled(entry)?;
         // A replaced word may not have been durable when it was replaced; what replaced it is now.
         Ok(self.versions.find(entry, seqno).map_or(now, Word::clean))
     }
@@ -223,7 +208,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let _guard = crossbeam_epoch::pin();
             let word_of = |key: &&[u8]| {
                 let entry = self.index.get(key).ok()??;
-                Some((entry, self.settled_word(entry).ok()?))
+                Some((entry, self.hsit.settled(entry).ok()?))
             };
             keys.iter().map(word_of).collect::<Vec<_>>()
         };

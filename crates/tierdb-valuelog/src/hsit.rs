@@ -8,23 +8,25 @@
 //!    the word durable may clear.
 //! 2. An entry is given to a new key only when its word 0 is *none* on media, and when every operation
 //!    that may still hold its number has ended.
-//! 3. Word 1 says nothing after a crash; it is zeroed when the store is opened.
+//! 3. No two writes publish the same word 0 for an entry while somebody may hold the first: a dirty bit is
+//!    cleared by comparing words.
+//! 4. Word 1 says nothing after a crash; it is zeroed when the store is opened.
 
 use crate::pages::{KIND_HSIT, PAGE, Pages, Purpose};
 use crate::word::{Aux, Place, Word};
 use crossbeam_utils::CachePadded;
-use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tierdb_base::Result;
 use tierdb_pmem::{Pool, Stage};
+use tierdb_sync::switch::{Mutex, MutexGuard};
 
 /// Bytes of an entry.
 const ENTRY: u64 = 16;
 /// Entries in a page.
 const PER_PAGE: u64 = PAGE / ENTRY;
-/// Latches; entries share one when their numbers agree modulo this.
-const STRIPES: usize = 1024;
+/// Latches; entries share one when their numbers agree modulo this. Few in a model, where each costs time.
+const STRIPES: usize = if cfg!(loom) { 4 } else { 1024 };
 
 /// The table.
 pub struct Hsit<P: Pool> {
@@ -114,6 +116,47 @@ impl<P: Pool> Hsit<P> {
     pub fn mark(&self, entry: u64, word: Word) {
         debug_assert!(matches!(word.place(), Place::None | Place::Free));
         self.pool.store(self.must_at(entry), word.0);
+    }
+
+    /// Word 0, durable, and of no batch that is still being installed.
+    pub fn settled(&self, entry: u64) -> Result<Word> {
+        loop {
+            let word = self.word(entry);
+            if word.is_dirty() {
+                self.persist(entry, word)?;
+            }
+            // A batch marks all its entries before it changes the first, so a word that it installed is
+            // seen with the mark, or after the whole batch.
+            if !self.aux(entry).is_pending() {
+                return Ok(word.clean());
+            }
+            drop(self.latch(entry));
+        }
+    }
+
+    /// Publishes `to` in place of the word that points at `from`, if that is the word of the same write.
+    /// Returns the replaced word. Under the latch.
+    #[track_caller]
+    pub fn swing(&self, entry: u64, from: Place, to: Word) -> Option<Word> {
+        let now = self.word(entry);
+        if now.place() != from || now.tag() != to.tag() {
+            return None;
+        }
+        // A word that is not durable yet stays marked: its reader or writer makes the new one durable.
+        self.publish(entry, if now.is_dirty() { to.dirty() } else { to });
+        Some(now)
+    }
+
+    /// Runs `publish`, which publishes and drains words of `entries`: whoever sees one of them sees all.
+    /// Under the latches of all.
+    pub fn together(&self, entries: &[u64], publish: impl FnOnce()) {
+        for entry in entries {
+            self.update_aux(*entry, |aux| aux.pending(true));
+        }
+        publish();
+        for entry in entries {
+            self.update_aux(*entry, |aux| aux.pending(false));
+        }
     }
 
     /// Makes the dirty `word` that was read durable on behalf of its writer, and clears the bit.

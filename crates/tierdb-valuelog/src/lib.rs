@@ -27,6 +27,16 @@ mod word;
 mod work;
 mod write;
 
+/// What the models of `tests/loom_*.rs` run.
+#[cfg(loom)]
+pub mod modelled {
+    pub use crate::hsit::Hsit;
+    pub use crate::layout::Layout;
+    pub use crate::record::{Header, Kind, encode};
+    pub use crate::ring::{Appender, Ring, Rings};
+    pub use crate::word::{Place, Word};
+}
+
 pub use config::{Background, FlashTier, Media, Options};
 pub use engine::ValueLog;
 pub use verify::{SalvageReport, Salvaged, salvage};

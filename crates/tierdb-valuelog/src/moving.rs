@@ -18,6 +18,8 @@ use tierdb_base::{Error, Result};
 use tierdb_device::{Cause, Dir};
 use tierdb_pmem::Pool;
 
+/// Victims in a row after which a collection that has gained no chunk gives up.
+const VICTIMS_FOR_A_GAIN: u32 = 16;
 /// Longest time that a write waits for emptied chunks to become free before it is refused.
 const READERS_GONE: Duration = Duration::from_secs(2);
 
@@ -141,10 +143,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut left = Vec::with_capacity(stored.len());
         for Stored { with: (entry, from), word: to } in stored {
             let latched = self.hsit.latch(entry);
-            let now = self.hsit.word(entry);
-            if now.place() == from && now.tag() == to.tag() {
-                // A word that is not durable yet stays marked: its reader or writer makes the new one durable.
-                self.hsit.publish(entry, if now.is_dirty() { to.dirty() } else { to });
+            if let Some(now) = self.hsit.swing(entry, from, to) {
                 if let Some(slot) = self.hsit.aux(entry).slot() {
                     self.cache.relocate(slot, entry, now.clean().0, to.0);
                 }
@@ -173,11 +172,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
             return Ok(());
         }
         for device in self.storage.devices() {
-            while self.collect_one(device)? {
-                self.work.settle_epochs();
-                if device.has_space() {
-                    return Ok(());
-                }
+            self.collect_while(device, || !device.has_space())?;
+            if device.has_space() {
+                return Ok(());
             }
         }
         // What was emptied is free when those who may still read it have gone.
@@ -197,9 +194,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Collects chunks of every device that is short of free ones.
     pub fn collect_where_wanted(&self) -> Result<()> {
         for device in self.storage.devices() {
-            while device.wants_gc(self.options.gc_free_pct) && self.collect_one(device)? {
-                self.work.settle_epochs();
-            }
+            self.collect_while(device, || device.wants_gc(self.options.gc_free_pct))?;
         }
         Ok(())
     }
@@ -207,25 +202,38 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Collects until no chunk has much garbage.
     pub fn collect_all(&self) -> Result<()> {
         for device in self.storage.devices() {
-            // Each chunk is looked at once at the most, however writers go on.
-            for _ in 0..device.chunks_in_file() {
-                if !self.collect_one(device)? {
-                    break;
-                }
-                self.work.settle_epochs();
-            }
+            // As many chunks as there are, at the most, however writers go on.
+            let mut left = device.chunks_in_file();
+            self.collect_while(device, || {
+                left = left.saturating_sub(1);
+                left > 0
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Collects one chunk after the other while `wanted`, and while it gains something: live values of several
+    /// victims fill one chunk, so a gain may need a few.
+    fn collect_while(&self, device: &Arc<Device<D>>, mut wanted: impl FnMut() -> bool) -> Result<()> {
+        let (mut most, mut without_gain) = (device.free_soon(), 0);
+        while wanted() && without_gain < VICTIMS_FOR_A_GAIN && self.collect_one(device)? {
+            self.work.settle_epochs();
+            let free = device.free_soon();
+            without_gain = if free > most { 0 } else { without_gain + 1 };
+            most = most.max(free);
         }
         Ok(())
     }
 
     /// Moves the live records out of the chunk that has the fewest. `false` if no chunk gains anything.
     fn collect_one(&self, device: &Arc<Device<D>>) -> Result<bool> {
-        let _one_at_a_time = self.collect.lock();
+        let mut appenders = self.collect.lock();
         let Some(victim) = device.victim() else { return Ok(false) };
-        let mut appender = Appender::collecting(device.clone());
-        let moved = self.empty_chunk(device, victim, &mut appender);
+        // The chunk that it fills stays open for the next victim's values.
+        let appender =
+            appenders.entry(device.number()).or_insert_with(|| Appender::collecting(device.clone()));
+        let moved = self.empty_chunk(device, victim, appender);
         appender.abandon();
-        appender.seal();
         match moved {
             Ok(()) => {
                 self.counters.collected_chunks.add(1);

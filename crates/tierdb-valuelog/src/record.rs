@@ -36,13 +36,14 @@ pub enum Kind {
     RedoParts = 4,
     /// Nothing: fills a ring up to its end.
     Pad = 5,
+    /// A page of the words a batch installs, and where the next one is.
+    RedoPage = 6,
 }
 
 impl Kind {
     fn from_u8(byte: u8) -> Option<Kind> {
-        [Kind::Value, Kind::Parts, Kind::Redo, Kind::RedoParts, Kind::Pad]
-            .into_iter()
-            .find(|k| *k as u8 == byte)
+        let kinds = [Kind::Value, Kind::Parts, Kind::Redo, Kind::RedoParts, Kind::Pad, Kind::RedoPage];
+        kinds.into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 

@@ -78,7 +78,7 @@ pub fn create<P: Pool, D: Dir>(media: Media<P, D>, options: Options) -> Result<C
         long: LongValues::default(),
         deleted: Mutex::new(VecDeque::new()),
         reclaim: Mutex::new(Appender::new(Cause::Reclaim)),
-        collect: Mutex::new(()),
+        collect: Mutex::default(),
         counters: Counters::default(),
         latencies: Latencies::new(),
         work: Work::new(options.background),
@@ -141,7 +141,7 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
         long: LongValues::default(),
         deleted: Mutex::new(VecDeque::new()),
         reclaim: Mutex::new(Appender::new(Cause::Reclaim)),
-        collect: Mutex::new(()),
+        collect: Mutex::default(),
         counters: Counters::default(),
         latencies: Latencies::new(),
         work: Work::new(options.background),
@@ -229,7 +229,41 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(())
     }
 
+    /// The redo list that starts in the page at byte `at` of the pool.
+    fn read_redo_pages(&self, mut at: u64) -> Result<Option<Vec<(u64, Word)>>> {
+        let mut list = Vec::new();
+        // As many pages as there are, at the most: a damaged link must not send us around.
+        for _ in 0..self.layout.pages() {
+            let mut page = [0u8; crate::pages::PAGE as usize];
+            self.pool.read(at, &mut page)?;
+            let whole = Header::decode(&page, self.seed)
+                .filter(|header| header.kind == Kind::RedoPage && header.verify(&page, self.seed));
+            let Some((next, pairs)) = whole.and_then(|header| header.body(&page).split_first_chunk::<8>())
+            else {
+                return Ok(None);
+            };
+            let Some(pairs) = decode_redo(pairs) else { return Ok(None) };
+            list.extend(pairs);
+            at = u64::from_le_bytes(*next);
+            if at == 0 {
+                return Ok(Some(list));
+            }
+            if !self.is_page(at) {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a page that is handed out starts at byte `at` of the pool.
+    fn is_page(&self, at: u64) -> bool {
+        at.is_multiple_of(crate::pages::PAGE) && self.pages.contains(at / crate::pages::PAGE)
+    }
+
     fn read_redo(&self, at: u64) -> Result<Option<Vec<(u64, Word)>>> {
+        if self.is_page(at) {
+            return self.read_redo_pages(at);
+        }
         let first = self.layout.rings_at();
         let end = self.layout.first_page() * crate::pages::PAGE;
         if at < first || at + HEADER as u64 > end || !at.is_multiple_of(crate::word::UNIT) {
@@ -251,7 +285,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             Kind::RedoParts => {
                 Ok(self.read_long(&header, &bytes, Cause::Recovery)?.and_then(|list| decode_redo(&list)))
             }
-            Kind::Value | Kind::Parts | Kind::Pad => Ok(None),
+            Kind::Value | Kind::Parts | Kind::Pad | Kind::RedoPage => Ok(None),
         }
     }
 

@@ -12,12 +12,12 @@
 use crate::layout::Layout;
 use crate::record::{HEADER, Header, Kind, header_bytes};
 use crate::word::UNIT;
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use tierdb_base::Result;
 use tierdb_pmem::{Lsn, Pool};
+use tierdb_sync::switch::{AtomicU64, Mutex, MutexGuard};
 use tierdb_sync::thread_shard;
 
 /// All rings of a store.
@@ -170,8 +170,11 @@ impl<P: Pool> Rings<P> {
     pub fn mark_log(&self) {
         let mut keep = Lsn::MAX;
         for ring in &self.rings {
-            let lsn = self.pool.lsn();
-            let head = ring.head.load(Ordering::Acquire);
+            let (head, lsn) = {
+                // Nobody appends now, or a record behind this head could have been logged before this LSN.
+                let _none = ring.append.lock();
+                (ring.head.load(Ordering::Acquire), self.pool.lsn())
+            };
             let tail = ring.tail.load(Ordering::Acquire);
             let mut marks = ring.marks.lock();
             if head == tail {

@@ -51,7 +51,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 report.damage.push(damage(what, self.pool.place(0)));
                 return;
             };
-            let word = match self.settled_word(entry) {
+            let word = match self.hsit.settled(entry) {
                 Ok(word) => word,
                 Err(error) => {
                     report.damage.push(damage(error.to_string(), self.pool.place(at)));

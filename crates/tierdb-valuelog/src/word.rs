@@ -11,6 +11,8 @@
 //!
 //! * *kind*: 0 none (the key is not there), 1 write buffer (address in the pool), 2 Value Storage (address
 //!   on the device), 3 free (the entry belongs to no key; never relied on after a crash, where it means none).
+//! * *none* with an address or a tag other than 0 is the word of a key that was deleted, and they are the
+//!   low bits of the delete's seqno and their tag. They are for telling words apart and for nothing else.
 //! * *tag*: 12 bits of a hash of the record's seqno. A device that lost a write may hold an older record of
 //!   the same key at the same address, intact and naming the same entry; its tag tells (1 in 4,096 passes).
 //! * *dirty*: stored, and perhaps not durable yet. Whoever reads it makes it durable first (PRISM §5.4).
@@ -91,6 +93,12 @@ impl Word {
                 | (u64::from(device) << 41)
                 | (at / UNIT),
         )
+    }
+
+    /// The word of a key that write `seqno` deletes. It names the write, since a dirty bit is cleared by
+    /// comparing words: another delete's word must not be taken for this one.
+    pub fn deleted(seqno: u64) -> Word {
+        Word((u64::from(tag_of(seqno)) << 49) | (seqno & ((1 << 41) - 1)))
     }
 
     /// The same record elsewhere.
@@ -236,6 +244,8 @@ mod tests {
         }
         assert!(Word::new(Place::Ring(0), 1, 9000, true).is_large());
         assert_eq!((Word::NONE.place(), Word::FREE.place()), (Place::None, Place::Free));
+        assert_eq!(Word::deleted(u64::MAX).place(), Place::None);
+        assert_ne!(Word::deleted(7), Word::deleted(8));
     }
 
     #[test]

@@ -243,12 +243,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 Place::Ring(_) | Place::Flash(..) => {}
             }
             let in_flight = self.clock.begin();
-            self.replace(entry, old, Word::NONE, in_flight.seqno(), durability, &guard);
+            let word = Word::deleted(in_flight.seqno());
+            self.replace(entry, old, word, in_flight.seqno(), durability, &guard);
             drop(in_flight);
             drop(latched);
             self.pool.fence();
             drop(guard);
-            self.acknowledge(entry, Word::NONE, durability)?;
+            self.acknowledge(entry, word, durability)?;
             self.purge(key, entry);
             return Ok(());
         }

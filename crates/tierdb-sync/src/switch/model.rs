@@ -99,6 +99,11 @@ macro_rules! atomic {
             }
 
             #[track_caller]
+            pub fn swap(&self, value: $word, ordering: Ordering) -> $word {
+                self.access(ordering, |word| word.swap(value, ordering))
+            }
+
+            #[track_caller]
             pub fn fetch_add(&self, value: $word, ordering: Ordering) -> $word {
                 self.access(ordering, |word| word.fetch_add(value, ordering))
             }

@@ -176,6 +176,11 @@ impl<D: Dir> Device<D> {
         self.waiting.load(Ordering::Acquire) > 0
     }
 
+    /// Chunks that are free, or will be when running operations have ended.
+    pub fn free_soon(&self) -> u64 {
+        self.available() + u64::from(self.waiting.load(Ordering::Acquire))
+    }
+
     /// Whether a chunk can be given out for ordinary writes.
     pub fn has_space(&self) -> bool {
         self.available() > self.reserve()
@@ -456,13 +461,15 @@ impl<D: Dir> Device<D> {
             if chunk.state != State::Sealed {
                 continue;
             }
+            // A chunk without garbage gains nothing, unless it was hardly filled.
             let live = chunk.live_estimate();
-            if best.is_none_or(|(fewest, _)| live < fewest) {
+            let garbage = chunk.filled.saturating_sub(live);
+            let gains = garbage >= self.chunk_bytes / 16 || chunk.filled < self.chunk_bytes / 8;
+            if gains && best.is_none_or(|(fewest, _)| live < fewest) {
                 best = Some((live, number));
             }
         }
-        // A chunk that is full but for a sixteenth gains less than it costs.
-        best.filter(|(live, _)| *live < self.chunk_bytes - self.chunk_bytes / 16).map(|(_, number)| number)
+        best.map(|(_, number)| number)
     }
 
     /// How its space is used.

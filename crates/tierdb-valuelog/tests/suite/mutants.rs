@@ -66,6 +66,7 @@ fn noticed(site: Site, passed: &[Passed]) -> Option<(&'static str, u64)> {
 }
 
 #[test]
+#[ignore = "takes an hour: run with --ignored"]
 fn every_persist_call_that_is_left_out_is_noticed() {
     let sites = sites();
     let total = sites.len();

@@ -1,0 +1,159 @@
+//! Goal: a process that is killed loses nothing that it had acknowledged.
+//! Method: a child runs operations that follow from a seed, and says of each when it begins and when it
+//! has returned; it is killed with signal 9 at a random moment; the parent, which knows the operations,
+//! opens the store and compares. The next child goes on from there.
+//!
+//! This says nothing about the order in which media persist (the crash suite does): it is the check
+//! that real files, real threads and real mappings behave like the simulated ones.
+
+use fastrand::Rng;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tierdb::{ByteSize, Config, Db, Durability, FastKind, FastTier, FlashTier, WriteBatch};
+use tierdb_engine::conformance::{Content, Oracle};
+
+const DIR: &str = "TIERDB_KILL_DIR";
+const SEED: &str = "TIERDB_KILL_SEED";
+
+/// An operation that follows from a seed and its number.
+enum Op {
+    Put(Vec<u8>, Vec<u8>),
+    Delete(Vec<u8>),
+    Batch(WriteBatch),
+}
+
+fn op(seed: u64, number: u64) -> (Op, Durability) {
+    let mut rng = Rng::with_seed(seed << 32 ^ number);
+    let key = |rng: &mut Rng| format!("key{:03}", rng.u32(..200)).into_bytes();
+    let value = |rng: &mut Rng| {
+        let longest = if rng.u8(..64) == 0 { 300_000 } else { 3_000 };
+        let mut value = vec![number as u8; rng.usize(16..longest)];
+        value[..8].copy_from_slice(&seed.to_le_bytes());
+        value[8..16].copy_from_slice(&rng.u64(..).to_le_bytes());
+        value
+    };
+    let durability = if rng.u8(..4) == 0 { Durability::Grouped } else { Durability::Durable };
+    let op = match rng.u8(..10) {
+        0..6 => Op::Put(key(&mut rng), value(&mut rng)),
+        6..8 => Op::Delete(key(&mut rng)),
+        _ => {
+            let mut batch = WriteBatch::new();
+            for _ in 0..rng.usize(1..8) {
+                let key = key(&mut rng);
+                if rng.bool() {
+                    batch.delete(key).expect("a small batch");
+                } else {
+                    batch.put(key, value(&mut rng)).expect("a small batch");
+                }
+            }
+            Op::Batch(batch)
+        }
+    };
+    (op, durability)
+}
+
+fn config(dir: &Path) -> Config {
+    let flash = FlashTier::new(dir.join("flash")).with_capacity(ByteSize::mib(96));
+    let config = Config::new().with_memory(ByteSize::mib(32)).with_flash(flash);
+    match dir.join("emulated").exists() {
+        true => {
+            config.with_fast(FastTier::new(dir.join("fast"), ByteSize::mib(32)).with_kind(FastKind::Emulated))
+        }
+        false => config,
+    }
+}
+
+/// The child: runs operations until it is killed.
+#[test]
+#[ignore = "run by the other test, as a process of its own"]
+fn child() {
+    let (Ok(dir), Ok(seed)) = (std::env::var(DIR), std::env::var(SEED)) else { return };
+    let seed: u64 = seed.parse().expect("a seed");
+    let db = Db::open_config(&config(Path::new(&dir))).expect("the child opens the store");
+    let mut out = std::io::stdout();
+    for number in 0.. {
+        writeln!(out, "\n>{number}").and_then(|()| out.flush()).expect("the parent listens");
+        let (op, durability) = op(seed, number);
+        match &op {
+            Op::Put(key, value) => db.put_with(key, value, durability),
+            Op::Delete(key) => db.delete_with(key, durability),
+            Op::Batch(batch) => db.write_with(batch, durability),
+        }
+        .expect("no write fails");
+        writeln!(out, "\n<{number}").and_then(|()| out.flush()).expect("the parent listens");
+    }
+}
+
+fn cycles(dir: &Path, first_seed: u64, cycles: u64) -> u64 {
+    let mut rng = Rng::with_seed(first_seed);
+    let mut content: Option<Content> = None;
+    let mut acknowledged = 0;
+    for cycle in 0..cycles {
+        let seed = first_seed + cycle;
+        let mut oracle = Oracle::new();
+        if let Some(content) = &content {
+            oracle.adopt(content);
+        }
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "child", "--ignored", "--nocapture"])
+            .env(DIR, dir)
+            .env(SEED, seed.to_string())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the child starts");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe"));
+        let delay = Duration::from_millis(rng.u64(20..160));
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(delay);
+            child.kill().expect("the child is killed");
+            child.wait().expect("the child has ended")
+        });
+        let mut ticket = None;
+        for line in lines.lines() {
+            let Ok(line) = line else { break };
+            if let Some(number) = line.strip_prefix('>').and_then(|n| n.parse().ok()) {
+                ticket = Some(match op(seed, number) {
+                    (Op::Put(key, value), durability) => oracle.put(&key, &value, durability),
+                    (Op::Delete(key), durability) => oracle.delete(&key, durability),
+                    (Op::Batch(batch), durability) => oracle.write(&batch, durability),
+                });
+            } else if line.starts_with('<')
+                && let Some(ticket) = ticket.take()
+            {
+                oracle.returned(ticket);
+                acknowledged += 1;
+            }
+        }
+        let status = killer.join().expect("the killer does not panic");
+        assert_eq!(status.code(), None, "cycle {cycle}: the child ended by itself: {status}");
+        let db = Db::open_config(&config(dir)).expect("the store opens after the kill");
+        let found = oracle
+            .check(db.engine())
+            .unwrap_or_else(|failure| panic!("cycle {cycle}, seed {seed}: {failure}"));
+        content = Some(found);
+    }
+    let db = Db::open_config(&config(dir)).expect("the store opens");
+    assert!(db.verify().expect("it can be verified").is_clean());
+    acknowledged
+}
+
+#[test]
+fn nothing_is_lost_by_120_kills_on_one_ssd() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let acknowledged = cycles(dir.path(), 1000, 120);
+    assert!(acknowledged > 1000, "only {acknowledged} writes were acknowledged");
+    println!("120 kills, {acknowledged} acknowledged writes");
+}
+
+#[test]
+fn nothing_is_lost_by_80_kills_on_emulated_nvm() {
+    // Shared memory outlives the process, as NVM does.
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a temporary directory");
+    std::fs::write(dir.path().join("emulated"), "").expect("a mark");
+    let acknowledged = cycles(dir.path(), 5000, 80);
+    assert!(acknowledged > 1000, "only {acknowledged} writes were acknowledged");
+    println!("80 kills, {acknowledged} acknowledged writes");
+}
