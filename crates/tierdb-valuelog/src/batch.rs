@@ -74,7 +74,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
         self.check_writable()?;
         if batch.is_empty() {
-            return Ok(());
+            return self.settle_earlier(durability);
         }
         self.reserve_seqnos();
         let mut planned = self.plan(batch)?;

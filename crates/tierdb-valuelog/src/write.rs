@@ -217,6 +217,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(())
     }
 
+    /// For a write that changes nothing: a durable one still makes the grouped ones before it durable.
+    pub fn settle_earlier(&self, durability: Durability) -> Result<()> {
+        if durability == Durability::Durable { self.pool.wait(self.pool.lsn()) } else { Ok(()) }
+    }
+
     /// Removes `key`.
     pub fn delete(&self, key: &[u8], durability: Durability) -> Result<()> {
         check_key(key)?;
@@ -227,7 +232,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.counters.user_bytes.add(key.len() as u64);
         loop {
             let guard = crossbeam_epoch::pin();
-            let Some(entry) = self.index.get(key)? else { return Ok(()) };
+            let Some(entry) = self.index.get(key)? else { return self.settle_earlier(durability) };
             let latched = self.hsit.latch(entry);
             let old = self.hsit.word(entry);
             match old.place() {
@@ -238,7 +243,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     if old.is_dirty() && durability == Durability::Durable {
                         self.hsit.persist(entry, old)?;
                     }
-                    return Ok(());
+                    return self.settle_earlier(durability);
                 }
                 Place::Ring(_) | Place::Flash(..) => {}
             }
