@@ -74,7 +74,8 @@ fn crashes_at_every_event_lose_nothing() {
                     let script = &Script::ALL[number as usize % Script::ALL.len()];
                     // Most of them on byte-addressable media, where a crash has the most outcomes.
                     let mode = if number % 8 < 6 { MODES[0] } else { MODES[1 + (number as usize / 8) % 2] };
-                    let options = Options::default().seed(number).depth(if number % 4 == 0 { 3 } else { 2 });
+                    let options =
+                        Options::default().seed(number).depth(if number.is_multiple_of(4) { 3 } else { 2 });
                     match explore_script(script, &Sizes::tiny(), mode, &options) {
                         Ok(run) => total.lock().expect("total").add(&run),
                         Err(failure) => panic!("script {}, mode {mode:?}: {failure}", script.name),
