@@ -31,8 +31,11 @@ pub fn create<P: Pool>(pool: Arc<P>) -> (Index<P>, Arc<Pages<P>>) {
     (Index::create(pool, pages.clone(), HEAD).expect("create"), pages)
 }
 
+/// An index, its pages, and what is damaged in it.
+pub type Opened<P> = (Index<P>, Arc<Pages<P>>, Vec<Damage>);
+
 /// Opens what [`create`] made.
-pub fn open<P: Pool>(pool: Arc<P>, threads: usize) -> Result<(Index<P>, Arc<Pages<P>>, Vec<Damage>)> {
+pub fn open<P: Pool>(pool: Arc<P>, threads: usize) -> Result<Opened<P>> {
     let first = first_page(pool.len());
     let pages = Arc::new(Pages::open(pool.clone(), TABLE, first, pool.len() / PAGE - first, SEED));
     let (index, damage) = Index::open(pool, pages.clone(), HEAD, threads)?;
