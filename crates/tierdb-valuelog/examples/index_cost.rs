@@ -56,7 +56,7 @@ fn main() {
             index.get_or_insert(&key(n), || Ok(n)).expect("insert");
         });
         index.run_structure_updates();
-        let stride = 0x9e37_79b9_7f4a_7c15 % keys | 1;
+        let stride = (0x9e37_79b9_7f4a_7c15 % keys) | 1;
         time("get", keys, threads, |n| {
             assert!(index.get(&key(n * stride % keys)).expect("get").is_some());
         });
