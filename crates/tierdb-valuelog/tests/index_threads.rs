@@ -18,7 +18,7 @@ const KEYS: u64 = 6000;
 /// Keys of 16 bytes and some long ones; the owner's number is the last byte.
 fn key(n: u64, owner: u64) -> Vec<u8> {
     let start = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
-    let long = if n % 64 == 0 { 300 } else { 7 };
+    let long = if n.is_multiple_of(64) { 300 } else { 7 };
     [&start[..], &vec![n as u8; long], &[owner as u8]].concat()
 }
 
