@@ -115,8 +115,13 @@ impl<P: Pool> Leaves<P> {
         let mut groups = [0u64; GROUPS];
         let mut bottom = PAGE as usize;
         for (slot, item) in contents.items[part.items.clone()].iter().enumerate() {
-            let entry =
-                EntryBytes::encode(contents.key(item), item.hash, item.id, geometry.prefix, item.blob);
+            let entry = EntryBytes::encode(
+                contents.key(item),
+                item.hash,
+                item.id,
+                geometry.prefix,
+                contents.blob(item),
+            );
             let entry = entry.as_slice();
             bottom -= entry.len();
             put(bottom, entry);

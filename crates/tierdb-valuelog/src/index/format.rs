@@ -36,7 +36,7 @@
 
 use super::EntryId;
 use crate::pages::{PAGE, PageNo};
-use tierdb_base::{checksum_parts, matches};
+use tierdb_base::{checksum, matches};
 
 /// Byte of the `next` word.
 pub(super) const NEXT_AT: u64 = 8;
@@ -195,8 +195,14 @@ pub(super) fn decode_more(word: u64) -> (usize, usize, u32) {
 }
 
 /// The checksum of what never changes in a leaf.
+///
+/// # Panics
+/// If the fences are longer than two that stand in the leaf.
 pub(super) fn identity(seed: u64, page: PageNo, word: u64, more: u64, fences: &[u8]) -> u64 {
-    checksum_parts(seed, &[&page.to_le_bytes(), &word.to_le_bytes(), &more.to_le_bytes(), fences])
+    let mut bytes = [0; 24 + 2 * MAX_INLINE_FENCE];
+    bytes[..24].copy_from_slice([page, word, more].map(u64::to_le_bytes).as_flattened());
+    bytes[24..24 + fences.len()].copy_from_slice(fences);
+    checksum(seed, &bytes[..24 + fences.len()])
 }
 
 /// Where bytes that are too long for a leaf stand.

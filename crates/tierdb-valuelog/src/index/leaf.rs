@@ -36,6 +36,9 @@ pub(super) enum State {
 
 const DEAD: u64 = 2;
 
+/// Bytes of an entry that is compared without clearing much memory first.
+const SHORT: usize = 48;
+
 impl State {
     #[inline]
     pub fn decode(word: u64) -> Self {
@@ -107,12 +110,12 @@ pub(super) struct Note {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Item {
     head: u64,
+    pub hash: u64,
+    pub id: EntryId,
     start: u32,
     len: u16,
     pub slot: u8,
-    pub id: EntryId,
-    pub hash: u64,
-    pub blob: Option<BlobRef>,
+    is_long: bool,
 }
 
 /// The live entries of a leaf. Reused from leaf to leaf.
@@ -120,6 +123,8 @@ pub(super) struct Item {
 pub(super) struct Contents {
     bytes: Vec<u8>,
     pub items: Vec<Item>,
+    /// Of the long keys, by their byte in `bytes`.
+    blobs: Vec<(u32, BlobRef)>,
     pub notes: Vec<Note>,
     pub groups: [u64; GROUPS],
     page: Vec<u8>,
@@ -128,6 +133,12 @@ pub(super) struct Contents {
 impl Contents {
     pub fn key(&self, item: &Item) -> &[u8] {
         &self.bytes[item.start as usize..item.start as usize + item.len as usize]
+    }
+
+    /// Where the key stands if it is a long one.
+    pub fn blob(&self, item: &Item) -> Option<BlobRef> {
+        let at = self.blobs.binary_search_by_key(&item.start, |(start, _)| *start);
+        at.ok().filter(|_| item.is_long).map(|at| self.blobs[at].1)
     }
 
     /// Puts the items in key order.
@@ -148,15 +159,30 @@ impl Contents {
         for item in &right.items {
             let start = self.bytes.len() as u32;
             self.bytes.extend_from_slice(right.key(item));
+            self.blobs.extend(right.blob(item).map(|blob| (start, blob)));
             self.items.push(Item { start, ..*item });
         }
     }
 
-    fn push(&mut self, start: usize, prefix: usize, item: Item) {
-        let len = self.bytes.len() - start;
-        let head = head(&self.bytes[start + prefix.min(len)..]);
-        self.items.push(Item { head, start: start as u32, len: len as u16, ..item });
+    fn push(&mut self, start: usize, slot: usize, entry: Resolved) {
+        self.blobs.extend(entry.blob.map(|blob| (start as u32, blob)));
+        self.items.push(Item {
+            head: head(&self.bytes[start..]),
+            hash: entry.hash,
+            id: entry.id,
+            start: start as u32,
+            len: (self.bytes.len() - start) as u16,
+            slot: slot as u8,
+            is_long: entry.blob.is_some(),
+        });
     }
+}
+
+/// An entry that agrees with its fingerprint and check.
+struct Resolved {
+    id: EntryId,
+    hash: u64,
+    blob: Option<BlobRef>,
 }
 
 /// A key found in a leaf.
@@ -242,7 +268,10 @@ impl<P: Pool> Leaves<P> {
         for (group, first) in (0..leaf.slots).step_by(GROUP).enumerate() {
             let at = page * PAGE + GROUPS_AT + group as u64 * 8;
             let word = self.pool.load(at);
-            let Some(mut hits) = self.group_hits(page, leaf, group, word, wanted) else {
+            let mut fingerprints = [0; GROUP];
+            let here = GROUP.min(leaf.slots - first);
+            self.pool.read(page * PAGE + FINGERPRINTS_AT + first as u64, &mut fingerprints[..here])?;
+            let Some(mut hits) = group_hits(word, &fingerprints[..here], wanted) else {
                 return Err(self.damage("live slots and fingerprints of a leaf disagree", at));
             };
             while hits != 0 {
@@ -254,27 +283,6 @@ impl<P: Pool> Leaves<P> {
             }
         }
         Ok(None)
-    }
-
-    /// The slots of a group that are live in `word` and have the wanted fingerprint; `None` if the
-    /// fingerprints of live slots are not as written.
-    #[inline]
-    fn group_hits(&self, page: PageNo, leaf: Geometry, group: usize, word: u64, wanted: u8) -> Option<u64> {
-        let (live, first) = (word & LIVE, group * GROUP);
-        let here = leaf.slots.saturating_sub(first).min(GROUP);
-        let mut hits = 0;
-        let mut sum = 0;
-        for i in 0..here / 8 {
-            let bits = (live >> (8 * i)) as u8;
-            if bits != 0 {
-                let fingerprints = self.pool.load(page * PAGE + FINGERPRINTS_AT + (first + 8 * i) as u64);
-                let mask = spread(bits);
-                sum ^= select_bytes(fingerprints, mask);
-                hits |= u64::from(gather(equal_bytes(fingerprints, wanted) & mask)) << (8 * i);
-            }
-        }
-        let whole = live >> here == 0 && matches(word >> GROUP, u64::from(fold_bytes(sum)));
-        whole.then_some(hits)
     }
 
     /// The id in `slot` if its key is `key`.
@@ -296,20 +304,34 @@ impl<P: Pool> Leaves<P> {
         }
         if key.len() <= MAX_INLINE {
             let tail = &key[leaf.prefix.min(key.len())..];
-            let len = ENTRY + tail.len();
-            if offset + len <= PAGE as usize {
-                let mut raw = [0u8; ENTRY + MAX_INLINE];
-                self.pool.read(at, &mut raw[..len])?;
-                if raw[6] as usize == tail.len() && raw[ENTRY..len] == *tail {
-                    let id = u64::from_le_bytes([raw[0], raw[1], raw[2], raw[3], raw[4], 0, 0, 0]);
-                    if !matches(u64::from(raw[5]), u64::from(check(hash, id))) {
-                        return Err(self.damage("an entry's id is damaged", at).with_key(key));
-                    }
+            if offset + ENTRY + tail.len() <= PAGE as usize {
+                let id = match ENTRY + tail.len() <= SHORT {
+                    true => self.id_if_tail::<SHORT>(at, tail, hash),
+                    false => self.id_if_tail::<{ ENTRY + MAX_INLINE }>(at, tail, hash),
+                };
+                if let Some(id) = id.map_err(|e| e.with_key(key))? {
                     return Ok(Some(id));
                 }
             }
         }
         self.id_if_other_key(page, leaf, slot, offset, key)
+    }
+
+    /// The id of the entry at byte `at` of the pool if its key ends in `tail`. `N` bytes hold such an entry.
+    #[inline]
+    fn id_if_tail<const N: usize>(&self, at: u64, tail: &[u8], hash: u64) -> Result<Option<EntryId>> {
+        let mut raw = [0u8; N];
+        let raw = &mut raw[..ENTRY + tail.len()];
+        self.pool.read(at, raw)?;
+        if raw[6] as usize != tail.len() || raw[ENTRY..] != *tail {
+            return Ok(None);
+        }
+        let id = u64::from_le_bytes([raw[0], raw[1], raw[2], raw[3], raw[4], 0, 0, 0]);
+        if matches(u64::from(raw[5]), u64::from(check(hash, id))) {
+            Ok(Some(id))
+        } else {
+            Err(self.damage("an entry's id is damaged", at))
+        }
     }
 
     /// A fingerprint matched and the bytes did not, or the key is a long one. Either the entry is whole and
@@ -352,7 +374,7 @@ impl<P: Pool> Leaves<P> {
         finger: u8,
         prefix: &[u8],
         key: &mut Vec<u8>,
-    ) -> Result<Item, Note> {
+    ) -> Result<Resolved, Note> {
         let note = |what| Note { what, at, key: None };
         let entry = RawEntry::decode(raw).ok_or_else(|| note("an entry's length leads out of its leaf"))?;
         let start = key.len();
@@ -377,7 +399,7 @@ impl<P: Pool> Leaves<P> {
         if !whole {
             return Err(note("an entry's key or id is damaged"));
         }
-        Ok(Item { head: 0, start: 0, len: 0, slot: 0, id: entry.id, hash, blob })
+        Ok(Resolved { id: entry.id, hash, blob })
     }
 
     /// Appends the `len` bytes of a blob to `out`.
@@ -457,6 +479,7 @@ impl<P: Pool> Leaves<P> {
         let at = page * PAGE;
         out.bytes.clear();
         out.items.clear();
+        out.blobs.clear();
         out.notes.clear();
         for (group, word) in out.groups.iter_mut().enumerate() {
             *word = self.pool.load(at + GROUPS_AT + group as u64 * 8);
@@ -477,7 +500,9 @@ impl<P: Pool> Leaves<P> {
         let heap_from = header.heap_from();
         for group in 0..GROUPS {
             let word = out.groups[group];
-            if self.group_hits(header.page, leaf, group, word, 0).is_none() {
+            let first = FINGERPRINTS_AT as usize + (group * GROUP).min(leaf.slots);
+            let here = GROUP.min(leaf.slots.saturating_sub(group * GROUP));
+            if group_hits(word, &raw[first..first + here], 0).is_none() {
                 let place = at + GROUPS_AT + group as u64 * 8;
                 out.notes.push(Note {
                     what: "live slots and fingerprints of a leaf disagree",
@@ -504,7 +529,7 @@ impl<P: Pool> Leaves<P> {
                 let start = out.bytes.len();
                 let place = at + offset as u64;
                 match self.resolve(&raw[offset..], place, finger, prefix, &mut out.bytes) {
-                    Ok(item) => {
+                    Ok(entry) => {
                         let key = &out.bytes[start..];
                         if key < header.low.bytes.as_slice() || !header.ends_after(key) {
                             let key = Some(key.to_vec());
@@ -516,7 +541,7 @@ impl<P: Pool> Leaves<P> {
                             out.bytes.truncate(start);
                             continue;
                         }
-                        out.push(start, leaf.prefix, Item { slot: slot as u8, ..item });
+                        out.push(start, slot, entry);
                     }
                     Err(note) => {
                         out.notes.push(note);
@@ -559,4 +584,21 @@ impl<P: Pool> Leaves<P> {
         }
         State::Alive { used, bottom }
     }
+}
+
+/// The slots of a group that are live in its word and have the wanted fingerprint; `None` if the
+/// fingerprints of its live slots are not as written.
+#[inline]
+fn group_hits(word: u64, fingerprints: &[u8], wanted: u8) -> Option<u64> {
+    let live = word & LIVE;
+    let mut hits = 0;
+    let mut sum = 0;
+    for (i, eight) in fingerprints.as_chunks::<8>().0.iter().enumerate() {
+        let eight = u64::from_le_bytes(*eight);
+        let mask = spread((live >> (8 * i)) as u8);
+        sum ^= select_bytes(eight, mask);
+        hits |= u64::from(gather(equal_bytes(eight, wanted) & mask)) << (8 * i);
+    }
+    let whole = live >> fingerprints.len() == 0 && matches(word >> GROUP, u64::from(fold_bytes(sum)));
+    whole.then_some(hits)
 }

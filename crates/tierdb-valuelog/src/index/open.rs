@@ -161,7 +161,7 @@ impl<P: Pool> Index<P> {
         let header = self.leaves.header(page)?;
         self.leaves.contents(&header, contents)?;
         for item in &contents.items {
-            if let Some(blob) = item.blob
+            if let Some(blob) = contents.blob(item)
                 && !self.blobs.claim(blob)
             {
                 let key = Some(contents.key(item).to_vec());
