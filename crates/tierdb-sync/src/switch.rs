@@ -3,7 +3,7 @@
 //! Code that a loom model runs takes its atomics, mutexes and backoff from here and from nowhere else. What
 //! is no part of a protocol (statistics, say) keeps the ordinary ones, which a model does not see.
 //!
-//! With `--cfg loom` there is also `explore`, which runs a model under every [`Memory`] that counts.
+//! With `--cfg loom` there is also `explore`, which runs a model under every `Memory` that counts.
 
 #[cfg(not(loom))]
 mod chosen {

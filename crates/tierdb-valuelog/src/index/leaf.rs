@@ -109,6 +109,7 @@ pub(super) struct Note {
 /// A live entry of a leaf; its key is in [`Contents`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Item {
+    /// What the key's tail starts with, while sorting.
     head: u64,
     pub hash: u64,
     pub id: EntryId,
@@ -141,11 +142,12 @@ impl Contents {
         at.ok().filter(|_| item.is_long).map(|at| self.blobs[at].1)
     }
 
-    /// Puts the items in key order.
-    pub fn sort(&mut self) {
+    /// Puts the items in key order. All keys have their first `skip` bytes in common.
+    pub fn sort(&mut self, skip: usize) {
         let Contents { bytes, items, .. } = self;
-        let key = |item: &Item| &bytes[item.start as usize..item.start as usize + item.len as usize];
-        items.sort_unstable_by(|a, b| a.head.cmp(&b.head).then_with(|| key(a).cmp(key(b))));
+        let tail = |item: &Item| &bytes[item.start as usize..][..item.len as usize][skip..];
+        items.iter_mut().for_each(|item| item.head = head(tail(item)));
+        items.sort_unstable_by(|a, b| a.head.cmp(&b.head).then_with(|| tail(a).cmp(tail(b))));
     }
 
     /// Keeps the items whose key is wanted.
@@ -167,7 +169,7 @@ impl Contents {
     fn push(&mut self, start: usize, slot: usize, entry: Resolved) {
         self.blobs.extend(entry.blob.map(|blob| (start as u32, blob)));
         self.items.push(Item {
-            head: head(&self.bytes[start..]),
+            head: 0,
             hash: entry.hash,
             id: entry.id,
             start: start as u32,
