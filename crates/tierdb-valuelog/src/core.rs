@@ -159,6 +159,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     ) -> Result<Option<Option<Value>>> {
         match word.place() {
             Place::None | Place::Free => Ok(Some(None)),
+            Place::Damaged => Err(self.damaged_entry(entry).with_key(key)),
             Place::Ring(at) => {
                 let read = self.read_ring(at, word, entry)?;
                 drop(guard);
@@ -276,8 +277,16 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ),
             },
             Place::Ring(at) => Error::corrupt(TierRole::Fast, what, self.pool.place(at)),
-            Place::None | Place::Free => Error::corrupt(TierRole::Fast, what, self.pool.place(0)),
+            Place::None | Place::Free | Place::Damaged => {
+                Error::corrupt(TierRole::Fast, what, self.pool.place(0))
+            }
         }
+    }
+
+    /// The error of an entry whose word is not one that was written.
+    pub fn damaged_entry(&self, entry: u64) -> Error {
+        let at = self.hsit.at(entry).unwrap_or(0);
+        Error::corrupt(TierRole::Fast, "the pointer to the key's value is damaged", self.pool.place(at))
     }
 
     /// The record at pool offset `at`, if it is whole and coupled with `word` of `entry`.
@@ -315,7 +324,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         match word.place() {
             Place::Ring(at) => self.read_ring(at, word, entry),
             Place::Flash(..) => self.read_flash(word, entry, cause),
-            Place::None | Place::Free => Ok(None),
+            Place::None | Place::Free | Place::Damaged => Ok(None),
         }
     }
 
@@ -368,7 +377,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// Nothing refers to the record of `entry` at `word` any more.
     pub fn discard(&self, entry: u64, word: Word, guard: &crossbeam_epoch::Guard) {
-        if word.is_large() && !matches!(word.place(), Place::None | Place::Free) {
+        if word.is_large() && matches!(word.place(), Place::Ring(_) | Place::Flash(..)) {
             self.long.forget(entry, word.tag(), |number, chunk| {
                 if let Some(device) = self.storage.device(number) {
                     crate::storage::Device::release_part(device, chunk, guard);

@@ -11,20 +11,24 @@
 //! 3. No two writes publish the same word 0 for an entry while somebody may hold the first: a dirty bit is
 //!    cleared by comparing words.
 //! 4. Word 1 says nothing after a crash; it is zeroed when the store is opened.
+//!
+//! A word that points at a record is checked against the record. One that says *none* or *free* has nothing
+//! to be checked against, and would delete its key silently if damage could make it. So it carries a check
+//! of its own, seeded with the entry's number; this file alone knows of that.
 
 use crate::pages::{KIND_HSIT, PAGE, Pages, Purpose};
 use crate::word::{Aux, Place, Word};
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tierdb_base::Result;
+use tierdb_base::{Result, checksum, matches};
 use tierdb_pmem::{Pool, Stage};
 use tierdb_sync::switch::{Mutex, MutexGuard};
 
 /// Bytes of an entry.
-const ENTRY: u64 = 16;
+pub const ENTRY: u64 = 16;
 /// Entries in a page.
-const PER_PAGE: u64 = PAGE / ENTRY;
+pub const PER_PAGE: u64 = PAGE / ENTRY;
 /// Latches; entries share one when their numbers agree modulo this. Few in a model, where each costs time.
 const STRIPES: usize = if cfg!(loom) { 4 } else { 1024 };
 
@@ -94,10 +98,38 @@ impl<P: Pool> Hsit<P> {
         self.at(entry).unwrap_or_else(|| panic!("HSIT entry {entry} has no segment"))
     }
 
-    /// Word 0.
+    /// Word 0, or [`Word::DAMAGED`].
     #[inline]
     pub fn word(&self, entry: u64) -> Word {
-        Word(self.pool.load(self.must_at(entry)))
+        let word = Word(self.pool.load(self.must_at(entry)));
+        match word.place() {
+            Place::Ring(_) | Place::Flash(..) => word,
+            _ => self.absent(entry, word),
+        }
+    }
+
+    /// The word of an entry without a record, as it is in DRAM.
+    fn absent(&self, entry: u64, stored: Word) -> Word {
+        let word = Word(stored.0 & !Word::CHECK);
+        let check = self.check(entry, word);
+        if matches(stored.0 & Word::CHECK, check) { word } else { Word::DAMAGED }
+    }
+
+    /// The word as it is in the pool.
+    #[inline]
+    fn stored(&self, entry: u64, word: Word) -> u64 {
+        match word.place() {
+            Place::Ring(_) | Place::Flash(..) => word.0,
+            Place::None | Place::Free => word.0 | self.check(entry, word),
+            Place::Damaged => panic!("a damaged word is not written"),
+        }
+    }
+
+    /// The check of a word without a record; never 0. Who has made it durable may change the dirty bit alone.
+    fn check(&self, entry: u64, word: Word) -> u64 {
+        let parts = [entry, word.clean().0].map(u64::to_le_bytes);
+        let sum = checksum(self.pages.seed(), parts.as_flattened()) & Word::CHECK;
+        if sum == 0 { Word::CHECK } else { sum }
     }
 
     /// Word 1.
@@ -109,13 +141,13 @@ impl<P: Pool> Hsit<P> {
     /// Stores `word` in word 0 and starts its write-back. Under the latch.
     #[track_caller]
     pub fn publish(&self, entry: u64, word: Word) {
-        self.pool.publish(self.must_at(entry), word.0);
+        self.pool.publish(self.must_at(entry), self.stored(entry, word));
     }
 
     /// Stores word 0 without a write-back: only for *free* and *none*, which mean the same on media.
     pub fn mark(&self, entry: u64, word: Word) {
         debug_assert!(matches!(word.place(), Place::None | Place::Free));
-        self.pool.store(self.must_at(entry), word.0);
+        self.pool.store(self.must_at(entry), self.stored(entry, word));
     }
 
     /// Word 0, durable, and of no batch that is still being installed.
@@ -171,7 +203,8 @@ impl<P: Pool> Hsit<P> {
     /// Clears the dirty bit of `word`, which is durable, unless it was replaced meanwhile.
     pub fn clear_dirty(&self, entry: u64, word: Word) {
         // A failure means that another thread has cleared it or that a newer word is there.
-        let _ = self.pool.compare_exchange(self.must_at(entry), word.dirty().0, word.clean().0);
+        let (dirty, clean) = (self.stored(entry, word.dirty()), self.stored(entry, word.clean()));
+        let _ = self.pool.compare_exchange(self.must_at(entry), dirty, clean);
     }
 
     /// Replaces word 1 by what `f` makes of it.
@@ -227,7 +260,11 @@ impl<P: Pool> Hsit<P> {
         let segment = free.segments;
         let page = self.pages.allocate(Purpose::Grow)?;
         let mut stage = Stage::new(&*self.pool);
-        stage.write(page * PAGE, &[0; PAGE as usize]);
+        let mut entries = [0; PAGE as usize];
+        for (entry, bytes) in (segment * PER_PAGE..).zip(entries.chunks_exact_mut(ENTRY as usize)) {
+            bytes[..8].copy_from_slice(&self.stored(entry, Word::NONE).to_le_bytes());
+        }
+        stage.write(page * PAGE, &entries);
         let drained = stage.drain();
         self.pages.publish_kind(page, KIND_HSIT, segment, &drained);
         self.pool.fence();

@@ -316,7 +316,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                         device.note_class(at, word);
                     }
                 }
-                Place::Ring(_) => {}
+                // Of a damaged word nothing is known; reading the key says so.
+                Place::Ring(_) | Place::Damaged => {}
             }
             Ok(())
         })?;
@@ -355,7 +356,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Makes what `word` points at live. Damage is left for the read of the key to report.
     fn claim_word(&self, entry: u64, word: Word, heads: &mut [(u64, u64)]) -> Result<()> {
         match word.place() {
-            Place::None | Place::Free => return Ok(()),
+            Place::None | Place::Free | Place::Damaged => return Ok(()),
             Place::Ring(at) => {
                 let Some((header, _)) = self.read_ring(at, word, entry)? else { return Ok(()) };
                 let Some(ring) = self.rings.ring_of(at) else { return Ok(()) };

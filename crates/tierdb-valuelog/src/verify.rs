@@ -58,8 +58,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     return;
                 }
             };
-            if matches!(word.place(), Place::None | Place::Free) {
-                return;
+            match word.place() {
+                Place::None | Place::Free => return,
+                Place::Damaged => {
+                    report.damage.push(damage(self.damaged_entry(entry).to_string(), self.pool.place(at)));
+                    return;
+                }
+                Place::Ring(_) | Place::Flash(..) => {}
             }
             let read = match word.place() {
                 Place::Ring(_) => {
@@ -110,7 +115,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 self.storage.device(number).map_or_else(|| self.pool.place(0), |device| device.place(at))
             }
             Place::Ring(at) => self.pool.place(at),
-            Place::None | Place::Free => self.pool.place(0),
+            Place::None | Place::Free | Place::Damaged => self.pool.place(0),
         }
     }
 }
@@ -258,7 +263,7 @@ impl HsitWords {
             }
             for entry in bytes.chunks_exact(16) {
                 let word = Word(u64::from_le_bytes(entry[..8].try_into().unwrap_or_default())).clean();
-                if !matches!(word.place(), Place::None | Place::Free) {
+                if matches!(word.place(), Place::Ring(_) | Place::Flash(..)) {
                     words.insert(word.place(), word.tag());
                 }
             }

@@ -11,8 +11,10 @@
 //!
 //! * *kind*: 0 none (the key is not there), 1 write buffer (address in the pool), 2 Value Storage (address
 //!   on the device), 3 free (the entry belongs to no key; never relied on after a crash, where it means none).
-//! * *none* with an address or a tag other than 0 is the word of a key that was deleted, and they are the
-//!   low bits of the delete's seqno and their tag. They are for telling words apart and for nothing else.
+//! * *none* and *free* point at no record that could be coupled with them, so they are made of 29 low bits of
+//!   the seqno of the delete (to tell words apart, and for nothing else; 0 if there was none) and above
+//!   them a check of 32 bits, which covers the entry's number too: no damage, and no lost page, looks like a
+//!   key that is not there. In DRAM the check is zero; see [`crate::hsit`].
 //! * *tag*: 12 bits of a hash of the record's seqno. A device that lost a write may hold an older record of
 //!   the same key at the same address, intact and naming the same entry; its tag tells (1 in 4,096 passes).
 //! * *dirty*: stored, and perhaps not durable yet. Whoever reads it makes it durable first (PRISM §5.4).
@@ -20,6 +22,7 @@
 //! Since format 1.
 
 use crate::cache::Slot;
+use crate::record::Kind;
 use std::fmt;
 
 /// Records start at multiples of this many bytes, in the write buffer and on flash.
@@ -31,6 +34,8 @@ pub const MAX_ADDRESS: u64 = UNIT << 41;
 
 const DIRTY: u64 = 1 << 63;
 const PENDING: u64 = 1 << 63;
+/// Bits of a seqno in the word of a deleted key.
+const NUMBER_BITS: u32 = 29;
 
 /// Longest record, in bytes, of each length class but the last, which is [`LARGE`].
 const CLASS_BYTES: [u64; 15] = [
@@ -64,6 +69,8 @@ pub enum Place {
     Flash(u8, u64),
     /// The entry belongs to no key.
     Free,
+    /// The word is not one that was written.
+    Damaged,
 }
 
 /// HSIT word 0.
@@ -75,12 +82,17 @@ impl Word {
     pub const NONE: Word = Word(0);
     /// The word of an entry that belongs to no key.
     pub const FREE: Word = Word(3 << 61);
+    /// What is read for a word that is not one that was written.
+    pub const DAMAGED: Word = Word(Word::CHECK);
+    /// The bits of the check of a word that points at no record.
+    pub const CHECK: u64 = ((1 << 32) - 1) << NUMBER_BITS;
 
     /// The word of a record of `len` bytes with `seqno` at `place`; `large` if it heads a value in parts.
     pub fn new(place: Place, seqno: u64, len: u64, large: bool) -> Word {
         let (kind, device, at) = match place {
             Place::None => return Word::NONE,
             Place::Free => return Word::FREE,
+            Place::Damaged => return Word::DAMAGED,
             Place::Ring(at) => (1u64, 0u8, at),
             Place::Flash(device, at) => (2, device, at),
         };
@@ -98,7 +110,7 @@ impl Word {
     /// The word of a key that write `seqno` deletes. It names the write, since a dirty bit is cleared by
     /// comparing words: another delete's word must not be taken for this one.
     pub fn deleted(seqno: u64) -> Word {
-        Word((u64::from(tag_of(seqno)) << 49) | (seqno & ((1 << 41) - 1)))
+        Word(seqno & ((1 << NUMBER_BITS) - 1))
     }
 
     /// The same record elsewhere.
@@ -107,6 +119,7 @@ impl Word {
         let (kind, device, at) = match place {
             Place::None => return Word::NONE,
             Place::Free => return Word::FREE,
+            Place::Damaged => return Word::DAMAGED,
             Place::Ring(at) => (1u64, 0u8, at),
             Place::Flash(device, at) => (2, device, at),
         };
@@ -119,9 +132,10 @@ impl Word {
     pub fn place(self) -> Place {
         let at = (self.0 & ((1 << 41) - 1)) * UNIT;
         match self.0 >> 61 & 3 {
-            0 => Place::None,
             1 => Place::Ring(at),
             2 => Place::Flash((self.0 >> 41 & 0xf) as u8, at),
+            _ if self.0 & Word::CHECK != 0 => Place::Damaged,
+            0 => Place::None,
             _ => Place::Free,
         }
     }
@@ -153,6 +167,11 @@ impl Word {
             0 | LARGE => UNIT,
             class => CLASS_BYTES[usize::from(class) - 1] + 1,
         }
+    }
+
+    /// Whether its class is that of a record of `len` bytes and of `kind`.
+    pub fn suits(self, len: usize, kind: Kind) -> bool {
+        self.class() == if kind == Kind::Parts { LARGE } else { class_of(len as u64) }
     }
 
     /// Whether it may not be durable yet.
@@ -244,6 +263,7 @@ mod tests {
         }
         assert!(Word::new(Place::Ring(0), 1, 9000, true).is_large());
         assert_eq!((Word::NONE.place(), Word::FREE.place()), (Place::None, Place::Free));
+        assert_eq!(Word::DAMAGED.place(), Place::Damaged);
         assert_eq!(Word::deleted(u64::MAX).place(), Place::None);
         assert_ne!(Word::deleted(7), Word::deleted(8));
     }

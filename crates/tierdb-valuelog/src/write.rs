@@ -245,7 +245,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     }
                     return self.settle_earlier(durability);
                 }
-                Place::Ring(_) | Place::Flash(..) => {}
+                Place::Ring(_) | Place::Flash(..) | Place::Damaged => {}
             }
             let in_flight = self.clock.begin();
             let word = Word::deleted(in_flight.seqno());
