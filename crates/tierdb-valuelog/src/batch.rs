@@ -295,7 +295,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             self.fill_redo_pages(pages, &redo, seqno)
         };
         lease.drain();
-        self.pool.publish(lease.commit_slot(), redo_at);
+        lease.publish_commit(redo_at);
         self.pool.fence();
 
         self.hsit.together(&entries, || {
@@ -315,7 +315,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 self.replace(write.entry, old, word, seqno, durability, &guard);
             }
             self.pool.fence();
-            self.pool.publish(lease.commit_slot(), 0);
+            lease.publish_commit(0);
             self.pool.fence();
         });
         let filled = lease.fill();

@@ -6,7 +6,7 @@ use crate::counters::Counters;
 use crate::hsit::Hsit;
 use crate::index::Index;
 use crate::latency::Latencies;
-use crate::layout::{Layout, SEQNO_LIMIT};
+use crate::layout::{Layout, SEQNO_LIMIT, seal, unseal};
 use crate::long::LongValues;
 use crate::pages::Pages;
 use crate::record::Header;
@@ -26,7 +26,8 @@ use tierdb_pmem::{PersistenceDomain, Pool};
 use tierdb_sync::CommitClock;
 
 /// Seqnos by which the persistent limit is raised.
-const SEQNO_STEP: u64 = 1 << 20;
+const SEQNO_STEP: u64 = 1 << STEP_BITS;
+const STEP_BITS: u32 = 20;
 
 /// A record that is being moved: its entry, and where it was.
 pub type Moving = (u64, Place);
@@ -84,6 +85,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(())
     }
 
+    /// The persistent limit of seqnos.
+    pub fn seqno_limit(pool: &P, seed: u64) -> Result<u64> {
+        unseal(pool, seed, SEQNO_LIMIT).map(|steps| steps << STEP_BITS)
+    }
+
     /// Makes sure that the next seqnos lie below the persistent limit.
     pub fn reserve_seqnos(&self) {
         if self.clock.last() + SEQNO_STEP / 2 < self.seqno_limit.load(Ordering::Acquire) {
@@ -92,9 +98,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let _raising = self.raising.lock();
         let limit = self.seqno_limit.load(Ordering::Acquire);
         if self.clock.last() + SEQNO_STEP / 2 >= limit {
-            self.pool.publish(SEQNO_LIMIT, limit + SEQNO_STEP);
+            let raised = limit + SEQNO_STEP;
+            self.pool.publish(SEQNO_LIMIT, seal(self.seed, SEQNO_LIMIT, raised >> STEP_BITS));
             self.pool.fence();
-            self.seqno_limit.store(limit + SEQNO_STEP, Ordering::Release);
+            self.seqno_limit.store(raised, Ordering::Release);
         }
     }
 

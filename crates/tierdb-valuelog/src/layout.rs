@@ -8,14 +8,17 @@
 //!
 //! header:  0 magic   8 format u32, flags u32   16 store seed   24 pool length   32 chunk bytes
 //!         40 rings u32, flash directories u32  48 ring bytes   56 checksum of 0..56
-//!         64 head of the leaf chain            72 seqno limit
-//!        128 + 16 n: tail of ring n, commit slot of ring n
+//!         64 head of the leaf chain            72 seqno limit, sealed
+//!        128 + 16 n: tail of ring n, commit slot of ring n, sealed
 //! ```
 //!
 //! * The words before 64 never change; those after are published one by one.
-//! * *seqno limit*: no seqno at or above it was ever given out. It is raised in steps before that.
-//! * *tail*: position (not offset) in the ring before which nothing is referred to.
-//! * *commit slot*: 0, or the offset of the redo record of a batch that is durable and being installed.
+//! * *seqno limit*: no seqno at or above it was ever given out, in steps of 2^20. It is raised before that.
+//! * *tail*: position (not offset) in the ring before which nothing is referred to. Any value is safe: what
+//!   is referred to lies less than a ring's length after it.
+//! * *commit slot*: 0, or the offset / 32 of the redo record of a batch that is durable and being installed.
+//! * *sealed*: a number of 41 bits, and above it 23 bits of a checksum of the number and the word's place, so
+//!   that no damage replays an old batch or gives out old seqnos again.
 //!
 //! Since format 1.
 
@@ -31,6 +34,7 @@ pub const INDEX_HEAD: u64 = 64;
 /// Byte of the seqno limit.
 pub const SEQNO_LIMIT: u64 = 72;
 const RINGS: u64 = 128;
+const NUMBER_BITS: u32 = 41;
 
 /// The parts of a pool, from its header.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +101,20 @@ impl Layout {
     /// Byte of the tail word of ring `ring`; its commit slot is the next word.
     pub fn ring_words(ring: u32) -> u64 {
         RINGS + u64::from(ring) * 16
+    }
+
+    /// Byte of the commit slot of ring `ring`.
+    pub fn commit_slot(ring: u32) -> u64 {
+        Self::ring_words(ring) + 8
+    }
+
+    /// Stages the words after the header of a new pool.
+    pub fn stage_words<P: Pool>(&self, stage: &mut Stage<'_, P>, seed: u64) {
+        stage.write(64, &[0; PAGE as usize - 64]);
+        stage.word(SEQNO_LIMIT, seal(seed, SEQNO_LIMIT, 0));
+        for slot in (0..self.rings).map(Self::commit_slot) {
+            stage.word(slot, seal(seed, slot, 0));
+        }
     }
 
     /// Writes the header of a new pool, durable when this returns. Until the last step a crash leaves a
@@ -167,6 +185,30 @@ impl Layout {
     }
 }
 
+/// The sealed form of `number`, which has at most 41 bits, for the header's word at byte `at`.
+pub fn seal(seed: u64, at: u64, number: u64) -> u64 {
+    debug_assert!(number >> NUMBER_BITS == 0, "{number} has more than {NUMBER_BITS} bits");
+    number | seal_check(seed, at, number) << NUMBER_BITS
+}
+
+/// The number that the word at byte `at` seals.
+///
+/// # Errors
+/// `Corrupt` if it is not a word that was written there.
+pub fn unseal<P: Pool>(pool: &P, seed: u64, at: u64) -> Result<u64> {
+    let word = pool.load(at);
+    let number = word & ((1 << NUMBER_BITS) - 1);
+    if matches(word >> NUMBER_BITS, seal_check(seed, at, number)) {
+        Ok(number)
+    } else {
+        Err(Error::corrupt(TierRole::Fast, "a word of the pool's header is damaged", pool.place(at)))
+    }
+}
+
+fn seal_check(seed: u64, at: u64, number: u64) -> u64 {
+    checksum(seed, [at, number].map(u64::to_le_bytes).as_flattened()) >> NUMBER_BITS
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,5 +231,24 @@ mod tests {
             pool.write(byte, &old);
         }
         assert!(Layout::new(64 << 10, 1, &options).is_err(), "too small");
+    }
+
+    #[test]
+    fn a_sealed_word_reads_back_in_its_place_alone() {
+        let pool = MappedPool::in_memory(1 << 20);
+        for number in [0, 1, (1 << NUMBER_BITS) - 1] {
+            let sealed = seal(5, 128, number);
+            pool.store(128, sealed);
+            assert_eq!(unseal(&pool, 5, 128).expect("whole"), number);
+            assert!(unseal(&pool, 6, 128).is_err(), "another store's");
+            pool.store(136, sealed);
+            assert!(unseal(&pool, 5, 136).is_err(), "another word's");
+            for bit in 0..64 {
+                pool.store(128, sealed ^ 1 << bit);
+                assert!(unseal(&pool, 5, 128).is_err(), "bit {bit}");
+            }
+        }
+        pool.store(128, 0);
+        assert!(unseal(&pool, 5, 128).is_err(), "zeroed");
     }
 }

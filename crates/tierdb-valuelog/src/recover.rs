@@ -19,14 +19,14 @@ use crate::counters::Counters;
 use crate::hsit::Hsit;
 use crate::index::Index;
 use crate::latency::Latencies;
-use crate::layout::{INDEX_HEAD, Layout, SEQNO_LIMIT};
+use crate::layout::{INDEX_HEAD, Layout, seal, unseal};
 use crate::long::{LongValues, Parts};
 use crate::pages::{KIND_HSIT, PageUse, Pages};
 use crate::record::{HEADER, Header, Kind};
 use crate::ring::Rings;
 use crate::storage::{Appender, Storage};
 use crate::versions::Versions;
-use crate::word::{MAX_DEVICES, Place, Word};
+use crate::word::{MAX_DEVICES, Place, UNIT, Word};
 use crate::work::Work;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -64,7 +64,7 @@ pub fn create<P: Pool, D: Dir>(media: Media<P, D>, options: Options) -> Result<C
         media.seed,
     ));
     let mut words = tierdb_pmem::Stage::new(&*pool);
-    words.write(64, &[0; 4096 - 64]);
+    layout.stage_words(&mut words, media.seed);
     let _drained = words.drain();
     let index = Index::create(pool.clone(), pages.clone(), INDEX_HEAD)?;
     let hsit = Hsit::open(pool.clone(), pages.clone(), &[]);
@@ -131,9 +131,10 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
     let (index, damage) = Index::open(pool.clone(), pages.clone(), INDEX_HEAD, options.recovery_threads)?;
     let hsit = Hsit::open(pool.clone(), pages.clone(), &segments);
     pages.settle();
-    let last = pool.load(SEQNO_LIMIT);
-    let ends: Vec<(u64, u64)> =
-        (0..layout.rings).map(|ring| pool.load(Layout::ring_words(ring))).map(|t| (t, t)).collect();
+    let last = Core::<P, D>::seqno_limit(&pool, media.seed)?;
+    // Of a tail, only where it lies in the ring is needed.
+    let tail = |ring| pool.load(Layout::ring_words(ring)) % layout.ring_bytes / UNIT * UNIT;
+    let ends: Vec<(u64, u64)> = (0..layout.rings).map(tail).map(|tail| (tail, tail)).collect();
     let mut core = Core {
         cache: Cache::new(options.memory),
         clock: CommitClock::new(last),
@@ -209,8 +210,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Publishes the words of batches that were durable and not installed to the end.
     fn replay_batches(&self) -> Result<()> {
         for ring in 0..self.layout.rings {
-            let slot = Layout::ring_words(ring) + 8;
-            let at = self.pool.load(slot);
+            let slot = Layout::commit_slot(ring);
+            let at = unseal(&*self.pool, self.seed, slot)? * UNIT;
             if at == 0 {
                 continue;
             }
@@ -223,7 +224,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 self.hsit.publish(entry, word.clean());
             }
             self.pool.fence();
-            self.pool.publish(slot, 0);
+            self.pool.publish(slot, seal(self.seed, slot, 0));
             self.pool.fence();
         }
         Ok(())
@@ -266,7 +267,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let first = self.layout.rings_at();
         let end = self.layout.first_page() * crate::pages::PAGE;
-        if at < first || at + HEADER as u64 > end || !at.is_multiple_of(crate::word::UNIT) {
+        if at < first || at + HEADER as u64 > end {
             return Ok(None);
         }
         let room = self.layout.ring_bytes - (at - first) % self.layout.ring_bytes;

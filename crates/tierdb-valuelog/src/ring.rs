@@ -9,7 +9,7 @@
 //! 3. Bytes before `reusable` are referred to by no word, and no reader that saw such a word is left.
 //!    `tail` is durable before `reusable` passes it.
 
-use crate::layout::Layout;
+use crate::layout::{Layout, seal};
 use crate::record::{HEADER, Header, Kind, header_bytes};
 use crate::word::UNIT;
 use std::collections::VecDeque;
@@ -255,9 +255,11 @@ impl<P: Pool> Appender<'_, P> {
         self.ring.head.store(self.head, Ordering::Release);
     }
 
-    /// Byte of the ring's commit slot.
-    pub fn commit_slot(&self) -> u64 {
-        Layout::ring_words(self.ring.number) + 8
+    /// Names the redo record at pool offset `at` in the ring's commit slot, or with 0 none.
+    #[track_caller]
+    pub fn publish_commit(&self, at: u64) {
+        let slot = Layout::commit_slot(self.ring.number);
+        self.rings.pool.publish(slot, seal(self.rings.seed, slot, at / UNIT));
     }
 
     /// Fill of the ring, as if drained.
