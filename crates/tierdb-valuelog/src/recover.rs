@@ -22,7 +22,7 @@ use crate::latency::Latencies;
 use crate::layout::{INDEX_HEAD, Layout, seal, unseal};
 use crate::long::{LongValues, Parts};
 use crate::pages::{KIND_HSIT, PageUse, Pages};
-use crate::record::{HEADER, Header, Kind};
+use crate::record::{HEADER, Header, Kind, stored_len};
 use crate::ring::Rings;
 use crate::storage::{Appender, Storage};
 use crate::versions::Versions;
@@ -167,9 +167,11 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
     let absent = core.claim_entries(!damage.is_empty())?;
     for (key, entry) in absent {
         let guard = crossbeam_epoch::pin();
-        core.index.remove(&key, entry)?;
-        core.pool.fence();
-        core.hsit.free_later(entry, &guard);
+        // A key that damage keeps in the index has no value all the same.
+        if core.index.remove(&key, entry).is_ok() {
+            core.pool.fence();
+            core.hsit.free_later(entry, &guard);
+        }
     }
     core.work.settle_epochs();
     core.pool.fence();
@@ -326,6 +328,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let damaged = damaged || !hidden.is_empty();
         let mut heads: Vec<(u64, u64)> = self.rings.iter().map(|ring| (ring.tail(), ring.tail())).collect();
         let mut free = Vec::new();
+        let mut unsure = false;
         for entry in 0..entries {
             if self.hsit.at(entry).is_none() {
                 continue;
@@ -342,10 +345,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
             if word.is_dirty() {
                 self.hsit.clear_dirty(entry, word);
             }
-            self.claim_word(entry, word.clean(), &mut heads)?;
+            unsure |= !self.claim_word(entry, word.clean(), &mut heads);
         }
         for device in self.storage.devices() {
-            device.finish_claims();
+            device.finish_claims(unsure);
         }
         // Entries are taken from the end: the lowest first.
         free.reverse();
@@ -354,29 +357,37 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(absent)
     }
 
-    /// Makes what `word` points at live. Damage is left for the read of the key to report.
-    fn claim_word(&self, entry: u64, word: Word, heads: &mut [(u64, u64)]) -> Result<()> {
+    /// Makes what `word` points at live. Damage is left for the read of the key to report. `false` if it is not
+    /// known which chunks the value takes, since the list of its parts cannot be read now.
+    fn claim_word(&self, entry: u64, word: Word, heads: &mut [(u64, u64)]) -> bool {
         match word.place() {
-            Place::None | Place::Free | Place::Damaged => return Ok(()),
+            Place::None | Place::Free | Place::Damaged => return true,
             Place::Ring(at) => {
-                let Some((header, _)) = self.read_ring(at, word, entry)? else { return Ok(()) };
-                let Some(ring) = self.rings.ring_of(at) else { return Ok(()) };
+                let Some(ring) = self.rings.ring_of(at) else { return true };
+                let len = match self.read_ring(at, word, entry) {
+                    Ok(Some((header, _))) => header.stored_len(),
+                    Ok(None) => return true,
+                    // It may be as long as its word says.
+                    Err(_) => stored_len(word.max_len(self.layout.ring_bytes) as usize),
+                };
                 let (tail, head) = &mut heads[ring.number() as usize];
-                let end = ring.position_of(at, *tail, self.layout.ring_bytes) + header.stored_len();
-                *head = (*head).max(end);
+                *head = (*head).max(ring.position_of(at, *tail, self.layout.ring_bytes) + len);
             }
             Place::Flash(number, at) => {
                 let live = self.storage.device(number).is_some_and(|device| device.claim(at, word));
                 if !live {
                     self.counters.damaged_records.add(1);
-                    return Ok(());
+                    return true;
                 }
             }
         }
-        if word.is_large()
-            && let Some((header, bytes)) = self.read_record(word, entry, Cause::Recovery)?
-            && let Some(parts) = Parts::decode(header.body(&bytes), self.layout.chunk_bytes)
-        {
+        if !word.is_large() {
+            return true;
+        }
+        let read = || self.read_record(word, entry, Cause::Recovery);
+        let Ok(read) = read().or_else(|_| read()) else { return false };
+        let Some((header, bytes)) = read.filter(|(header, _)| header.kind == Kind::Parts) else { return true };
+        if let Some(parts) = Parts::decode(header.body(&bytes), self.layout.chunk_bytes) {
             for (device, chunk) in &parts.list {
                 if !self.storage.device(*device).is_some_and(|d| d.claim_part(*chunk)) {
                     self.counters.damaged_records.add(1);
@@ -384,7 +395,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
             self.long.note(entry, word.tag(), parts.list);
         }
-        Ok(())
+        true
     }
 
     /// Gives the value cache what the rest of the memory budget leaves.

@@ -14,7 +14,8 @@ pub enum State {
     Sealed,
     /// Holds a part of one long value.
     Part,
-    /// Holds bytes that did not check and that something refers to: kept as evidence, never collected.
+    /// Holds bytes that something refers to or may refer to, and that did not check or could not be read: kept
+    /// as evidence, never collected or given out, until the store is opened again.
     Quarantined,
 }
 

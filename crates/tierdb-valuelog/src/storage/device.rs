@@ -3,7 +3,7 @@
 use crate::config::FlashTier;
 use crate::record::{HEADER, Header};
 use crate::storage::chunk::{Chunk, State};
-use crate::word::Word;
+use crate::word::{MAX_ADDRESS, Word};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -85,7 +85,7 @@ impl<D: Dir> Device<D> {
                 ));
             }
         };
-        let end = (file.len()? / chunk_bytes).min(tier.capacity / chunk_bytes) as u32;
+        let end = (file.len()?.min(MAX_ADDRESS) / chunk_bytes).min(u64::from(u32::MAX)) as u32;
         let capacity = tier.capacity / chunk_bytes * chunk_bytes;
         if capacity < 2 * chunk_bytes {
             return Err(Error::invalid(format!(
@@ -245,8 +245,15 @@ impl<D: Dir> Device<D> {
             Err(error) => return Err(error),
         }
         space.end = new as u32;
-        space.free.extend((old as u32..new as u32).rev());
+        // What a word points into that was cut off stays as it is.
+        let unused = |number: &u32| self.with_chunk(*number, |chunk| chunk.state == State::Free);
+        space.free.extend((old as u32..new as u32).rev().filter(unused));
         Ok(())
+    }
+
+    /// Whether a word may point into chunk `number`: it is in the file, or was before the file was cut.
+    fn is_possible(&self, number: u32) -> bool {
+        u64::from(number) < self.capacity_chunks().max(u64::from(self.chunks_in_file()))
     }
 
     /// Asks the file system again after it had refused to grow the file.
@@ -267,6 +274,9 @@ impl<D: Dir> Device<D> {
     /// The record at byte `at` is no longer referred to; the last one of a chunk frees it.
     pub fn release(this: &Arc<Self>, at: u64, word: Word, guard: &crossbeam_epoch::Guard) {
         let (number, offset) = this.chunk_of(at);
+        if !this.is_possible(number) {
+            return;
+        }
         let emptied = this.with_chunk(number, |chunk| {
             chunk.clear(offset, word) && chunk.live == 0 && chunk.state == State::Sealed && {
                 chunk.state = State::Free;
@@ -312,18 +322,31 @@ impl<D: Dir> Device<D> {
     }
 
     /// On open: a word points at the record at byte `at`. `false` if it cannot.
-    /// Every such word was [noted](Device::note_class) before.
+    ///
+    /// Every word of a key was [noted](Device::note_class) before. If one was not, its key is lost; if two
+    /// share a granule, one of them is damaged. Nothing in the chunk is given up then.
     pub fn claim(&self, at: u64, word: Word) -> bool {
         let (number, offset) = self.chunk_of(at);
-        number < self.chunks_in_file()
-            && self.with_chunk(number, |chunk| chunk.state == State::Sealed && chunk.set(offset, word))
+        let inside = number < self.chunks_in_file();
+        if inside {
+            self.with_chunk(number, |chunk| {
+                if chunk.state != State::Sealed || !chunk.set(offset, word) {
+                    chunk.state = State::Quarantined;
+                }
+            });
+        }
+        inside
     }
 
     /// On open, before any claim: a word points at the record at byte `at`, so the chunk is in use, with
-    /// granules that suit the record.
+    /// granules that suit the record. If the file ends before it, it is not to be used when the file grows.
     pub fn note_class(&self, at: u64, word: Word) {
         let (number, _) = self.chunk_of(at);
-        if number < self.chunks_in_file() {
+        if number >= self.chunks_in_file() {
+            if self.is_possible(number) {
+                self.with_chunk(number, |chunk| chunk.state = State::Quarantined);
+            }
+        } else {
             self.with_chunk(number, |chunk| {
                 if chunk.state == State::Free || chunk.granule() > granule_of(word) {
                     chunk.open(State::Sealed, granule_of(word), self.chunk_bytes);
@@ -335,17 +358,23 @@ impl<D: Dir> Device<D> {
 
     /// On open: the chunk holds a part of a long value. `false` if it cannot.
     pub fn claim_part(&self, number: u32) -> bool {
-        number < self.chunks_in_file()
-            && self.with_chunk(number, |chunk| {
-                chunk.state == State::Free && {
-                    chunk.open(State::Part, self.chunk_bytes, self.chunk_bytes);
-                    true
-                }
-            })
+        if number >= self.chunks_in_file() {
+            if self.is_possible(number) {
+                self.with_chunk(number, |chunk| chunk.state = State::Quarantined);
+            }
+            return false;
+        }
+        self.with_chunk(number, |chunk| match chunk.state {
+            State::Free => chunk.open(State::Part, self.chunk_bytes, self.chunk_bytes),
+            // A damaged word points into it as well.
+            _ => chunk.state = State::Quarantined,
+        });
+        true
     }
 
-    /// On open, last: every chunk that was not claimed is free.
-    pub fn finish_claims(&self) {
+    /// On open, last: every chunk that was not claimed is free, or is kept if `unsure` says that it may hold
+    /// a part of a value whose parts are not known.
+    pub fn finish_claims(&self, unsure: bool) {
         let mut space = self.space.lock();
         let end = space.end;
         space.free = (0..end)
@@ -353,6 +382,9 @@ impl<D: Dir> Device<D> {
             .filter(|n| {
                 self.with_chunk(*n, |chunk| {
                     chunk.estimate_total(self.chunk_bytes);
+                    if unsure && chunk.state == State::Free {
+                        chunk.state = State::Quarantined;
+                    }
                     chunk.state == State::Free
                 })
             })
