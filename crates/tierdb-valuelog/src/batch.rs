@@ -232,7 +232,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 match appender.add(&self.storage, &*self.pool, &record, word, entry) {
                     Ok(None) => break,
                     Ok(Some(back)) => {
-                        words.extend(appender.commit(&self.latch)?.into_iter().map(|s| (s.with, s.word)));
+                        words.extend(appender.commit()?.into_iter().map(|s| (s.with, s.word)));
                         entry = back;
                     }
                     Err((back, error)) => {
@@ -242,7 +242,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
             }
         }
-        words.extend(appender.commit(&self.latch)?.into_iter().map(|s| (s.with, s.word)));
+        words.extend(appender.commit()?.into_iter().map(|s| (s.with, s.word)));
         Ok(seqno)
     }
 

@@ -181,7 +181,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         buf[..PART_HEADER].copy_from_slice(&header);
         buf[PART_HEADER..PART_HEADER + part.len()].copy_from_slice(part);
         if let Err(error) = device.write_durable(u64::from(chunk) * self.layout.chunk_bytes, &buf, cause) {
-            return Err(self.latch.set(error));
+            Device::release_part(device, chunk, &crossbeam_epoch::pin());
+            return Err(error);
         }
         Ok((device.number(), chunk))
     }

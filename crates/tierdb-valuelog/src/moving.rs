@@ -75,8 +75,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 return Ok(());
             };
             bytes.resize(found.header.stored_len() as usize, 0);
-            self.pool.read(found.offset, &mut bytes)?;
-            if !found.header.verify(&bytes, self.seed) {
+            let read = self.pool.read(found.offset, &mut bytes);
+            if read.is_err() || !found.header.verify(&bytes, self.seed) {
                 // Its word stays: reading the key says that it is damaged.
                 self.counters.damaged_records.add(1);
                 end = next;
@@ -130,7 +130,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// Writes what `appender` holds and publishes the new words.
     fn commit(&self, appender: &mut Appender<D, Moving>) -> Result<()> {
-        let stored = appender.commit(&self.latch)?;
+        let stored = appender.commit()?;
         self.counters.reclaimed_records.add(stored.len() as u64);
         self.swing(stored);
         Ok(())
@@ -165,7 +165,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn try_collect(&self, error: Error) -> Result<()> {
         let Error::NoSpace { tier: tierdb_base::TierRole::Flash, .. } = error else { return Err(error) };
         for device in self.storage.devices() {
-            device.retry_growth();
+            device.retry_growth()?;
         }
         self.work.settle_epochs();
         if self.storage.has_space() {
@@ -255,7 +255,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if granules.is_empty() {
             return Ok(());
         }
-        let chunk = device.read_chunk(victim, Cause::Gc)?;
+        let quarantine = || {
+            self.counters.quarantined_chunks.add(1);
+            device.with_chunk(victim, |chunk| chunk.state = State::Quarantined);
+        };
+        let Ok(chunk) = device.read_chunk(victim, Cause::Gc) else {
+            // Its records are where they were. Other chunks can still be collected.
+            quarantine();
+            return Ok(());
+        };
         let base = u64::from(victim) * self.layout.chunk_bytes;
         let mut damaged = false;
         for start in granules {
@@ -278,14 +286,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         self.commit_collected(appender)?;
         if damaged {
-            self.counters.quarantined_chunks.add(1);
-            device.with_chunk(victim, |chunk| chunk.state = State::Quarantined);
+            quarantine();
         }
         Ok(())
     }
 
     fn commit_collected(&self, appender: &mut Appender<D, Moving>) -> Result<()> {
-        let stored = appender.commit(&self.latch)?;
+        let stored = appender.commit()?;
         self.swing(stored);
         Ok(())
     }

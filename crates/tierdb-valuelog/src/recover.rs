@@ -55,7 +55,7 @@ pub fn create<P: Pool, D: Dir>(media: Media<P, D>, options: Options) -> Result<C
         return Err(Error::invalid("the pool holds a store already: open it"));
     }
     let pool = media.pool.clone();
-    let storage = Storage::open(media.flash, layout.chunk_bytes, true)?;
+    let storage = Storage::open(media.flash, layout.chunk_bytes, &media.latch, true)?;
     let pages = Arc::new(Pages::format(
         pool.clone(),
         layout.page_table_at(),
@@ -119,7 +119,7 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
             media.flash.len()
         )));
     }
-    let storage = Storage::open(media.flash, layout.chunk_bytes, false)?;
+    let storage = Storage::open(media.flash, layout.chunk_bytes, &media.latch, false)?;
     let pages = Arc::new(Pages::open(
         pool.clone(),
         layout.page_table_at(),

@@ -133,8 +133,8 @@ impl<P: Pool> Rings<P> {
             let offset = ring.at + at % self.bytes;
             let room = (self.bytes - at % self.bytes).min(head - at);
             let mut bytes = [0u8; HEADER];
-            self.pool.read(offset, &mut bytes)?;
-            match Header::decode(&bytes, self.seed) {
+            let read = self.pool.read(offset, &mut bytes).ok();
+            match read.and_then(|()| Header::decode(&bytes, self.seed)) {
                 Some(header) if header.stored_len() <= room => {
                     let len = header.stored_len();
                     if header.kind != Kind::Pad {

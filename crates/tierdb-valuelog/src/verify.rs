@@ -160,7 +160,7 @@ pub fn salvage<P: Pool, D: Dir>(
     let pool = media.pool;
     let layout = Layout::open(&*pool, seed).ok();
     let chunk_bytes = layout.as_ref().map_or(512 << 10, |layout| layout.chunk_bytes);
-    let storage = Storage::open(media.flash, chunk_bytes, false)?;
+    let storage = Storage::open(media.flash, chunk_bytes, &media.latch, false)?;
     // Without a header the whole pool is searched: a record is known by its checksums.
     let pointed = HsitWords::read(&*pool);
     let mut report = SalvageReport::default();

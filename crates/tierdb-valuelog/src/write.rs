@@ -143,13 +143,20 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let len = encode(&mut record, self.seed, body.kind, entry, seqno, key, &body.bytes) as u64;
             let word = Word::new(Place::Ring(0), seqno, len, body.is_long());
             let stored = match appender.add(&self.storage, &*self.pool, &record, word, ()) {
-                Ok(_) => appender.commit(&self.latch)?,
+                Ok(_) => appender.commit(),
                 Err(((), error)) => {
                     self.purge(key, entry);
                     if let Err(error) = self.make_space_after(error) {
                         break Err(error);
                     }
                     continue;
+                }
+            };
+            let stored = match stored {
+                Ok(stored) => stored,
+                Err(error) => {
+                    self.purge(key, entry);
+                    break Err(error);
                 }
             };
             let Some(word) = stored.first().map(|stored| stored.word) else { continue };

@@ -5,7 +5,7 @@ use crate::storage::chunk::State;
 use crate::storage::device::{Device, granule_of};
 use crate::word::{Place, Word};
 use std::sync::Arc;
-use tierdb_base::{FailureLatch, Result};
+use tierdb_base::Result;
 use tierdb_device::{AlignedBuf, BLOCK, Cause, Dir};
 use tierdb_pmem::Pool;
 
@@ -100,16 +100,16 @@ impl<D: Dir, T> Appender<D, T> {
     /// Writes what is pending; when this returns it is durable and its bits are set.
     ///
     /// # Errors
-    /// The failure of the write, which sets `latch`; nothing was stored then.
-    pub fn commit(&mut self, latch: &FailureLatch) -> Result<Vec<Stored<T>>> {
+    /// That of [`Device::write_durable`]; nothing is pending or stored then.
+    pub fn commit(&mut self) -> Result<Vec<Stored<T>>> {
         let Some(open) = self.open.as_mut().filter(|_| !self.pending.is_empty()) else {
             return Ok(Vec::new());
         };
         let group = AlignedBuf::from_bytes(&self.group)?;
         let at = u64::from(open.number) * open.device.chunk_bytes() + open.fill;
-        if let Err(error) = latch.check().and_then(|()| open.device.write_durable(at, &group, self.cause)) {
+        if let Err(error) = open.device.write_durable(at, &group, self.cause) {
             self.abandon();
-            return Err(latch.set(error));
+            return Err(error);
         }
         open.fill += (self.group.len() as u64).next_multiple_of(BLOCK);
         self.group.clear();

@@ -6,8 +6,8 @@ use crate::storage::chunk::{Chunk, State};
 use crate::word::{MAX_ADDRESS, Word};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use tierdb_base::{Error, Location, Result, TierRole};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use tierdb_base::{Error, FailureLatch, Location, Result, TierRole};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Dir, Meter, Metered, OpenMode};
 use tierdb_pmem::Pool;
 use tierdb_sync::Table;
@@ -31,6 +31,9 @@ pub struct Device<D: Dir> {
     space: Mutex<Space>,
     /// Chunks that become free when the operations that run now have ended.
     waiting: AtomicU32,
+    latch: FailureLatch,
+    /// Whether the file system had no room for the last write, although the file's length says it has.
+    full: AtomicBool,
     /// Writes that have been started and not finished.
     pub writes_in_flight: AtomicU32,
 }
@@ -42,8 +45,8 @@ struct Space {
     free: Vec<u32>,
     /// Chunks that the file has.
     end: u32,
-    /// Set when the file system refused to grow the file: the length at which it did.
-    refused_at: Option<u32>,
+    /// Whether the file system refused to grow the file the last time.
+    refused: bool,
 }
 
 /// How a device's space is used, in bytes.
@@ -63,7 +66,13 @@ pub struct Usage {
 
 impl<D: Dir> Device<D> {
     /// Opens, or creates, the directory's file. Chunks are all free until [`Device::claim`]ed.
-    pub fn open(tier: FlashTier<D>, number: u8, chunk_bytes: u64, create: bool) -> Result<Self> {
+    pub fn open(
+        tier: FlashTier<D>,
+        number: u8,
+        chunk_bytes: u64,
+        latch: FailureLatch,
+        create: bool,
+    ) -> Result<Self> {
         let medium = match &tier.emulation {
             Some(emulation) => format!("block device, EMULATED {}", emulation.name),
             None => "block device".into(),
@@ -102,8 +111,10 @@ impl<D: Dir> Device<D> {
             meter: tier.meter,
             medium,
             chunks: Table::new(),
-            space: Mutex::new(Space { free: Vec::new(), end, refused_at: None }),
             waiting: AtomicU32::new(0),
+            space: Mutex::new(Space { free: Vec::new(), end, refused: false }),
+            latch,
+            full: AtomicBool::new(false),
             writes_in_flight: AtomicU32::new(0),
         })
     }
@@ -164,7 +175,7 @@ impl<D: Dir> Device<D> {
     }
 
     fn growable(&self, space: &Space) -> u64 {
-        if space.refused_at.is_some() {
+        if space.refused {
             0
         } else {
             self.capacity_chunks().saturating_sub(u64::from(space.end))
@@ -183,7 +194,7 @@ impl<D: Dir> Device<D> {
 
     /// Whether a chunk can be given out for ordinary writes.
     pub fn has_space(&self) -> bool {
-        self.available() > self.reserve()
+        !self.full.load(Ordering::Relaxed) && self.available() > self.reserve()
     }
 
     /// Whether less than `pct` percent of it is free, or less than four chunks.
@@ -200,16 +211,14 @@ impl<D: Dir> Device<D> {
         let chunk = {
             let mut space = self.space.lock();
             let kept = if reserved { 0 } else { self.reserve() };
-            if space.free.len() as u64 + self.growable(&space) <= kept {
+            // What is kept back must be in the file: when it is needed, the file system may be full.
+            while space.free.len() as u64 <= kept && self.growable(&space) > 0 {
+                self.grow(&mut space)?;
+            }
+            if space.free.len() as u64 <= kept {
                 return Err(self.no_space(&space));
             }
-            match space.free.pop() {
-                Some(chunk) => chunk,
-                None => {
-                    self.grow(&mut space)?;
-                    space.free.pop().ok_or_else(|| self.no_space(&space))?
-                }
-            }
+            space.free.pop().ok_or_else(|| self.no_space(&space))?
         };
         // Whatever pointed into it must be gone from media before it is overwritten.
         pool.fence();
@@ -234,16 +243,18 @@ impl<D: Dir> Device<D> {
         let old = u64::from(space.end);
         let step = GROWTH.max(old / 8).min(self.capacity_chunks().div_ceil(8)).max(1);
         let new = (old + step).min(self.capacity_chunks());
-        let file = self.file.file();
-        match file.set_len(new * self.chunk_bytes).and_then(|()| self.file.sync(Cause::Reclaim)) {
+        self.latch.check()?;
+        match self.file.file().set_len(new * self.chunk_bytes) {
             Ok(()) => {}
-            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::StorageFull => {
-                // The file system is full: live with what there is until something is freed.
-                space.refused_at = Some(space.end);
+            Err(error) if is_full(&error) => {
+                // Live with what there is until something is freed.
+                space.refused = true;
                 return Ok(());
             }
             Err(error) => return Err(error),
         }
+        // After a failed sync, one that succeeds would say nothing of the length.
+        self.file.sync(Cause::Reclaim).map_err(|error| self.latch.set(error))?;
         space.end = new as u32;
         // What a word points into that was cut off stays as it is.
         let unused = |number: &u32| self.with_chunk(*number, |chunk| chunk.state == State::Free);
@@ -256,9 +267,13 @@ impl<D: Dir> Device<D> {
         u64::from(number) < self.capacity_chunks().max(u64::from(self.chunks_in_file()))
     }
 
-    /// Asks the file system again after it had refused to grow the file.
-    pub fn retry_growth(&self) {
-        self.space.lock().refused_at = None;
+    /// Asks the file system again if it has refused to grow the file.
+    ///
+    /// # Errors
+    /// Its failure, other than that it is still full.
+    pub fn retry_growth(&self) -> Result<()> {
+        let mut space = self.space.lock();
+        if std::mem::take(&mut space.refused) { self.grow(&mut space) } else { Ok(()) }
     }
 
     /// Runs `f` on a chunk's state.
@@ -474,13 +489,23 @@ impl<D: Dir> Device<D> {
         Ok(buf)
     }
 
-    /// Writes whole blocks at byte `at`, durably.
+    /// Writes whole blocks at byte `at`, to which nothing refers yet, durably.
+    ///
+    /// # Errors
+    /// `NoSpace` if the file system turns out to have no room for them: nothing is lost, and a later write may
+    /// succeed. Any other failure sets the latch.
     #[track_caller]
     pub fn write_durable(&self, at: u64, buf: &AlignedBuf, cause: Cause) -> Result<()> {
+        self.latch.check()?;
         self.writes_in_flight.fetch_add(1, Ordering::Relaxed);
         let written = self.file.write_durable(at, buf, cause);
         self.writes_in_flight.fetch_sub(1, Ordering::Relaxed);
-        written
+        let full = written.as_ref().is_err_and(is_full);
+        self.full.store(full, Ordering::Relaxed);
+        written.map_err(|error| match full {
+            true => self.no_space(&self.space.lock()),
+            false => self.latch.set(error),
+        })
     }
 
     /// The sealed chunk with the fewest live bytes, if collecting it gains anything.
@@ -535,6 +560,10 @@ impl<D: Dir> Device<D> {
             .sum();
         self.chunks.memory_bytes() + bitmaps + self.space.lock().free.capacity() as u64 * 4
     }
+}
+
+fn is_full(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull)
 }
 
 /// The granule that suits every record of the word's length class.

@@ -26,7 +26,7 @@ use crate::config::FlashTier;
 use crate::word::{Place, Word};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tierdb_base::Result;
+use tierdb_base::{FailureLatch, Result};
 use tierdb_device::Dir;
 
 /// The flash directories of a store.
@@ -37,11 +37,18 @@ pub struct Storage<D: Dir> {
 
 impl<D: Dir> Storage<D> {
     /// Opens, or with `create` creates, the file of each directory.
-    pub fn open(tiers: Vec<FlashTier<D>>, chunk_bytes: u64, create: bool) -> Result<Self> {
+    ///
+    /// The first failed write sets `latch`.
+    pub fn open(
+        tiers: Vec<FlashTier<D>>,
+        chunk_bytes: u64,
+        latch: &FailureLatch,
+        create: bool,
+    ) -> Result<Self> {
         let devices = tiers
             .into_iter()
             .enumerate()
-            .map(|(number, tier)| Device::open(tier, number as u8, chunk_bytes, create).map(Arc::new))
+            .map(|(number, tier)| Device::open(tier, number as u8, chunk_bytes, latch.clone(), create).map(Arc::new))
             .collect::<Result<_>>()?;
         Ok(Storage { devices, chunk_bytes })
     }
