@@ -79,13 +79,8 @@ impl<D: Dir> Device<D> {
         };
         let exists = tier.dir.list()?.iter().any(|name| name == FILE);
         let file = match (exists, create) {
-            (true, _) => tier.dir.open(FILE, OpenMode::Existing)?,
-            (false, true) => {
-                let file = tier.dir.open(FILE, OpenMode::CreateNew)?;
-                file.sync()?;
-                tier.dir.sync()?;
-                file
-            }
+            (true, false) => tier.dir.open(FILE, OpenMode::Existing)?,
+            (_, true) => Self::create_file(&tier.dir, exists)?,
             (false, false) => {
                 return Err(Error::corrupt(
                     TierRole::Flash,
@@ -117,6 +112,26 @@ impl<D: Dir> Device<D> {
             full: AtomicBool::new(false),
             writes_in_flight: AtomicU32::new(0),
         })
+    }
+
+    /// An empty file, its name durable.
+    fn create_file(dir: &D, exists: bool) -> Result<D::File> {
+        if exists {
+            // It is of a creation that was interrupted, if it is empty. It is made anew, since its name may not
+            // be durable: if that was what failed, another sync would prove nothing.
+            if !dir.open(FILE, OpenMode::Existing)?.is_empty()? {
+                let name = dir.name();
+                return Err(Error::invalid(format!(
+                    "{name} holds values of a store: it is not created again"
+                )));
+            }
+            dir.remove(FILE)?;
+            dir.sync()?;
+        }
+        let file = dir.open(FILE, OpenMode::CreateNew)?;
+        file.sync()?;
+        dir.sync()?;
+        Ok(file)
     }
 
     /// Its number in words.
@@ -175,11 +190,7 @@ impl<D: Dir> Device<D> {
     }
 
     fn growable(&self, space: &Space) -> u64 {
-        if space.refused {
-            0
-        } else {
-            self.capacity_chunks().saturating_sub(u64::from(space.end))
-        }
+        if space.refused { 0 } else { self.capacity_chunks().saturating_sub(u64::from(space.end)) }
     }
 
     /// Whether a chunk will be free as soon as running operations have ended.

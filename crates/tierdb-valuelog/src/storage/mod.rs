@@ -48,7 +48,9 @@ impl<D: Dir> Storage<D> {
         let devices = tiers
             .into_iter()
             .enumerate()
-            .map(|(number, tier)| Device::open(tier, number as u8, chunk_bytes, latch.clone(), create).map(Arc::new))
+            .map(|(number, tier)| {
+                Device::open(tier, number as u8, chunk_bytes, latch.clone(), create).map(Arc::new)
+            })
             .collect::<Result<_>>()?;
         Ok(Storage { devices, chunk_bytes })
     }
