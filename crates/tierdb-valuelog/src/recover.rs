@@ -127,8 +127,12 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
         layout.pages(),
         media.seed,
     ));
-    let segments = find_segments(&*pool, &pages, &layout)?;
+    let (segments, unknown) = find_segments(&*pool, &pages, &layout)?;
     let (index, damage) = Index::open(pool.clone(), pages.clone(), INDEX_HEAD, options.recovery_threads)?;
+    for page in unknown {
+        // If the index does not use it either, it is free, or the HSIT lacks a segment: then the open fails.
+        let _kept = pages.claim(page);
+    }
     let hsit = Hsit::open(pool.clone(), pages.clone(), &segments);
     pages.settle();
     let last = Core::<P, D>::seqno_limit(&pool, media.seed)?;
@@ -180,9 +184,14 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
     Ok(core)
 }
 
-/// The pages of the HSIT: (segment, page).
-fn find_segments<P: Pool>(pool: &P, pages: &Pages<P>, layout: &Layout) -> Result<Vec<(u64, u64)>> {
+/// The pages of the HSIT: (segment, page), and the pages of which the table does not say what they are.
+fn find_segments<P: Pool>(
+    pool: &P,
+    pages: &Pages<P>,
+    layout: &Layout,
+) -> Result<(Vec<(u64, u64)>, Vec<u64>)> {
     let mut segments = Vec::new();
+    let mut unknown = Vec::new();
     for (page, usage) in pages.kinds() {
         match usage {
             PageUse::Used { kind: KIND_HSIT, info } => {
@@ -191,9 +200,7 @@ fn find_segments<P: Pool>(pool: &P, pages: &Pages<P>, layout: &Layout) -> Result
                 }
                 segments.push((info, page));
             }
-            PageUse::Damaged => {
-                return Err(damaged(pool, page, "the page table's word of this page is damaged"));
-            }
+            PageUse::Damaged => unknown.push(page),
             PageUse::Free | PageUse::Used { .. } => {}
         }
     }
@@ -201,7 +208,7 @@ fn find_segments<P: Pool>(pool: &P, pages: &Pages<P>, layout: &Layout) -> Result
     if let Some(twice) = segments.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         return Err(damaged(pool, twice[1].1, "two pages claim to be the same segment of the HSIT"));
     }
-    Ok(segments)
+    Ok((segments, unknown))
 }
 
 fn damaged<P: Pool>(pool: &P, page: u64, what: &str) -> Error {
@@ -386,7 +393,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let read = || self.read_record(word, entry, Cause::Recovery);
         let Ok(read) = read().or_else(|_| read()) else { return false };
-        let Some((header, bytes)) = read.filter(|(header, _)| header.kind == Kind::Parts) else { return true };
+        let Some((header, bytes)) = read.filter(|(header, _)| header.kind == Kind::Parts) else {
+            return true;
+        };
         if let Some(parts) = Parts::decode(header.body(&bytes), self.layout.chunk_bytes) {
             for (device, chunk) in &parts.list {
                 if !self.storage.device(*device).is_some_and(|d| d.claim_part(*chunk)) {

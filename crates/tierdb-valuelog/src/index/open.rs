@@ -77,8 +77,8 @@ impl<P: Pool> Index<P> {
                 let state = index.leaves.fill(*page, geometry);
                 index.leaves.state_word(*page).store(state.encode(), Ordering::Release);
                 sum += index.leaves.live(*page) as u64;
-                if has_blobs {
-                    index.claim_blobs(*page, &mut contents, &mut damage)?;
+                if has_blobs && let Err(e) = index.claim_blobs(*page, &mut contents, &mut damage) {
+                    damage.push(range_damage(&e, b"", None));
                 }
             }
             *live.lock() += sum;
