@@ -2,12 +2,16 @@
 
 use crate::config::Media;
 use crate::core::Core;
+use crate::hsit::{ENTRY, PER_PAGE};
 use crate::layout::Layout;
 use crate::long::Parts;
+use crate::pages::{KIND_HSIT, PAGE, PageNo, PageUse, Pages};
 use crate::record::{HEADER, Header, Kind};
 use crate::storage::Storage;
 use crate::word::{Place, UNIT, Word};
+use std::collections::HashMap;
 use std::ops::Bound;
+use std::sync::Arc;
 use tierdb_base::{Result, Seqno};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::{Damage, VerifyReport};
@@ -20,20 +24,40 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Checks the index, and for every key its pointer, its record's checksum and that both agree.
     pub fn verify(&self) -> Result<VerifyReport> {
         let mut report = VerifyReport { damage: self.index.verify(), ..VerifyReport::default() };
-        let mut from: Option<Vec<u8>> = None;
+        for (page, usage) in self.pages.kinds() {
+            if usage == PageUse::Damaged {
+                report.damage.push(Damage {
+                    what: "the page table's word of this page is damaged".into(),
+                    place: Some(self.pool.place(page * PAGE)),
+                    first_key: None,
+                    last_key: None,
+                });
+            }
+        }
+        let mut from: Bound<Vec<u8>> = Bound::Unbounded;
         loop {
-            let start = from.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let start = from.as_ref().map(Vec::as_slice);
             let mut keys = Vec::with_capacity(BATCH);
             let scanned = self.index.scan(start, false, BATCH, &mut keys);
-            if scanned.is_err() {
-                // The index's own damage is in the report already; behind it no key can be found.
-                return Ok(report);
-            }
-            let Some((last, _)) = keys.last() else { return Ok(report) };
-            from = Some(last.clone());
+            let last = keys.last().map(|(key, _)| key.clone());
             for (key, entry) in keys {
                 self.verify_key(&key, entry, &mut report);
             }
+            from = match (scanned, last, from) {
+                (Ok(()), Some(last), _) => Bound::Excluded(last),
+                (Ok(()), None, _) => return Ok(report),
+                // The index's own damage is in the report already: go on behind it.
+                (Err(_), Some(at), _) | (Err(_), None, Bound::Included(at) | Bound::Excluded(at)) => {
+                    match self.index.boundary_after(&at) {
+                        Some(next) => Bound::Included(next),
+                        None => return Ok(report),
+                    }
+                }
+                (Err(_), None, Bound::Unbounded) => match self.index.boundary_after(b"") {
+                    Some(next) => Bound::Included(next),
+                    None => return Ok(report),
+                },
+            };
         }
     }
 
@@ -78,7 +102,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
             };
             let whole = read.and_then(|read| match read {
-                Some((header, bytes)) if header.key(&bytes) == key => {
+                Some((header, bytes))
+                    if header.key(&bytes) == key && word.suits(bytes.len(), header.kind) =>
+                {
                     let len = bytes.len() as u64;
                     if header.kind == Kind::Parts {
                         Ok(self
@@ -96,8 +122,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     report.bytes_checked += bytes;
                     return;
                 }
-                // Written again, or moved, while it was checked.
+                // Written again, or moved, or the entry given to another key, while it was checked.
                 Ok(None) if self.hsit.word(entry).clean() != word => continue,
+                Ok(None) if self.index.get(key).is_ok_and(|now| now != Some(entry)) => return,
                 Ok(None) => (
                     "the record is damaged, or is not the one its pointer names".to_owned(),
                     self.place_of(word),
@@ -162,9 +189,9 @@ pub fn salvage<P: Pool, D: Dir>(
     let chunk_bytes = layout.as_ref().map_or(512 << 10, |layout| layout.chunk_bytes);
     let storage = Storage::open(media.flash, chunk_bytes, &media.latch, false)?;
     // Without a header the whole pool is searched: a record is known by its checksums.
-    let pointed = HsitWords::read(&*pool);
+    let pointed = HsitWords::read(&pool, layout.as_ref(), seed);
     let mut report = SalvageReport::default();
-    let buffer = layout.as_ref().map_or(0..pool.len(), |l| l.rings_at()..l.first_page() * crate::pages::PAGE);
+    let buffer = layout.as_ref().map_or(0..pool.len(), |l| l.rings_at()..l.first_page() * PAGE);
     let mut window = vec![0; 1 << 20];
     let mut at = buffer.start;
     while at < buffer.end {
@@ -250,28 +277,47 @@ fn give<D: Dir>(
     found(Salvaged { key: header.key(record).to_vec(), value, seqno: header.seqno, sure })
 }
 
-/// Every word of the pool that could be an HSIT word, by where it points.
-struct HsitWords(std::collections::HashMap<Place, u16>);
+/// The words of the HSIT, by where they point: tag, and the entry where it is known.
+struct HsitWords(HashMap<Place, (u16, Option<u64>)>);
 
 impl HsitWords {
-    fn read<P: Pool>(pool: &P) -> Self {
-        let mut words = std::collections::HashMap::new();
-        for page in 0..pool.len() / crate::pages::PAGE {
-            let mut bytes = [0; crate::pages::PAGE as usize];
-            if pool.read(page * crate::pages::PAGE, &mut bytes).is_err() {
-                continue;
-            }
-            for entry in bytes.chunks_exact(16) {
-                let word = Word(u64::from_le_bytes(entry[..8].try_into().unwrap_or_default())).clean();
-                if matches!(word.place(), Place::Ring(_) | Place::Flash(..)) {
-                    words.insert(word.place(), word.tag());
-                }
+    /// Reads the pages that the page table names. Those of which it does not say what they are, or all where
+    /// there is no header, are taken for the HSIT's too, of entries that are not known.
+    fn read<P: Pool>(pool: &Arc<P>, layout: Option<&Layout>, seed: u64) -> Self {
+        let mut words = HsitWords(HashMap::new());
+        let Some(layout) = layout else {
+            (0..pool.len() / PAGE).for_each(|page| words.add(&**pool, page, None));
+            return words;
+        };
+        let (first, count) = (layout.first_page(), layout.pages());
+        let pages = Pages::open(pool.clone(), layout.page_table_at(), first, count, seed);
+        let usages: Vec<_> = pages.kinds().collect();
+        for (page, _) in usages.iter().filter(|(_, usage)| *usage == PageUse::Damaged) {
+            words.add(&**pool, *page, None);
+        }
+        for (page, usage) in &usages {
+            if let PageUse::Used { kind: KIND_HSIT, info } = usage {
+                words.add(&**pool, *page, Some(*info));
             }
         }
-        HsitWords(words)
+        words
+    }
+
+    fn add<P: Pool>(&mut self, pool: &P, page: PageNo, segment: Option<u64>) {
+        let mut bytes = [0; PAGE as usize];
+        if pool.read(page * PAGE, &mut bytes).is_err() {
+            return;
+        }
+        for (slot, entry) in (0..).zip(bytes.chunks_exact(ENTRY as usize)) {
+            let word = Word(u64::from_le_bytes(entry[..8].try_into().unwrap_or_default())).clean();
+            if matches!(word.place(), Place::Ring(_) | Place::Flash(..)) {
+                let entry = segment.map(|segment| segment * PER_PAGE + slot);
+                self.0.insert(word.place(), (word.tag(), entry));
+            }
+        }
     }
 
     fn point_at(&self, place: Place, header: &Header) -> bool {
-        self.0.get(&place).is_some_and(|tag| header.is_coupled(header.entry, *tag))
+        self.0.get(&place).is_some_and(|(tag, entry)| header.is_coupled(entry.unwrap_or(header.entry), *tag))
     }
 }

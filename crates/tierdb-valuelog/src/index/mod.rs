@@ -445,6 +445,11 @@ impl<P: Pool> Index<P> {
         }
     }
 
+    /// The first boundary between two leaves above `key`: where to go on behind a leaf that is damaged.
+    pub fn boundary_after(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.search.load().after(key)
+    }
+
     #[cold]
     fn lost(&self) -> Error {
         self.leaves.damage("the leaf for a range of keys is lost", self.head_at)
