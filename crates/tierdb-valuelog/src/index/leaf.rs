@@ -573,15 +573,19 @@ impl<P: Pool> Leaves<P> {
         }
     }
 
-    /// Number of slots ever used and the byte of the lowest entry, from the offsets.
+    /// Number of slots ever used and the byte of the lowest entry, from the offsets. A live slot is used, even
+    /// if its offset is lost.
     pub fn fill(&self, page: PageNo, leaf: Geometry) -> State {
         let mut used = 0;
         let mut bottom = PAGE as usize;
         for slot in 0..leaf.slots {
             let offset = self.offset(page, leaf, slot);
+            let group = self.pool.load(page * PAGE + GROUPS_AT + (slot / GROUP * 8) as u64);
             if offset != 0 {
-                used = slot + 1;
                 bottom = bottom.min(offset);
+            }
+            if offset != 0 || group >> (slot % GROUP) & 1 == 1 {
+                used = slot + 1;
             }
         }
         State::Alive { used, bottom }
