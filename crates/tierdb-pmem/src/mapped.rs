@@ -302,6 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "maps a file")]
     fn a_file_pool_keeps_its_words_and_says_that_it_is_emulated() {
         let dir = std::env::temp_dir().join(format!("tierdb-pmem-{}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("temporary directory");
@@ -326,6 +327,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "assembly")]
     fn write_back_runs_on_any_range() {
         let arena = Arena::zeroed(4096);
         for len in [1, 8, 63, 64, 65, 4096] {
