@@ -96,24 +96,22 @@ impl<D: Dir> LoggedPool<D> {
     pub(crate) fn settle(&self, last: Option<Block>) -> Result<()> {
         let store = &mut self.store.lock();
         let spare = last.as_ref().map(Block::spare).transpose()?;
-        let settled = if store.has_spare() || self.log.is_tight() {
-            // Up to the last block, which is not applied yet: no page may hold what is not certain.
+        // With another spare in use, or little room on the ring, the log is freed up to the last block. That one
+        // is not applied yet: no page may hold what is not certain.
+        let free_log = store.has_spare() || self.log.is_tight();
+        let log = store.log();
+        if free_log {
+            store.write_table(Vec::new(), log, false).map_err(|e| self.latch.set(e))?;
             let position = last.as_ref().map_or_else(|| self.log.head(), |block| block.at);
-            self.checkpoint_to(store, 0..0, Goal { position, clean: false, spare })
+            match self.checkpoint_to(store, 0..0, Goal { position, clean: false, spare }) {
+                // On a full device the pool can be read, and written as long as the ring has room. All that can
+                // be done for the last block then is a sync.
+                Err(e) if e.kind() == ErrorKind::NoSpace && self.salvage.is_empty() => self.log.sync()?,
+                freed => freed?,
+            }
         } else {
             store.set_spare(spare);
-            let log = store.log();
-            store.write_table(Vec::new(), log, false).map_err(|e| self.latch.set(e))
-        };
-        match settled {
-            // On a full device the pool can be read, and written as long as the ring has room. The table is
-            // made certain with the spare that it has; for the last block there is only a sync.
-            Err(e) if e.kind() == ErrorKind::NoSpace && self.salvage.is_empty() => {
-                self.log.sync()?;
-                let log = store.log();
-                store.write_table(Vec::new(), log, false).map_err(|e| self.latch.set(e))?;
-            }
-            settled => settled?,
+            store.write_table(Vec::new(), log, false).map_err(|e| self.latch.set(e))?;
         }
         if let Some(block) = last {
             block.apply(&self.arena, &self.dirty, &self.log.place(&block.at))?;

@@ -16,26 +16,18 @@ use tierdb_pmem::Arena;
 /// Pages above which a second thread reads along.
 const PARALLEL_PAGES: usize = 2048;
 
-/// A whole table.
+/// The newest whole table.
 pub(crate) struct FoundTable {
     pub(crate) header: TableHeader,
     pub(crate) entries: Vec<PageEntry>,
-    area: u64,
-}
-
-/// The newest whole table, and what stands beside it.
-pub(crate) struct FoundTables {
-    pub(crate) newest: FoundTable,
-    /// The one before it.
-    pub(crate) before: Option<FoundTable>,
     /// The area it is in.
     pub(crate) area: u64,
     /// The area after it still holds an older table, so no newer one was ever begun.
     pub(crate) is_last: bool,
 }
 
-/// Reads the newest whole table of `file`, and the one before it.
-pub(crate) fn newest_tables<F: BlockFile>(file: &Metered<F>, seed: u64) -> Result<FoundTables> {
+/// Reads the newest whole table of `file`.
+pub(crate) fn newest_table<F: BlockFile>(file: &Metered<F>, seed: u64) -> Result<FoundTable> {
     let name = file.file().name();
     let len = file.file().len()?;
     let corrupt = |what: String, at| {
@@ -55,22 +47,18 @@ pub(crate) fn newest_tables<F: BlockFile>(file: &Metered<F>, seed: u64) -> Resul
         }
     }
     found.sort_by_key(|(header, _)| std::cmp::Reverse(header.generation));
-    let mut whole = Vec::new();
     for (header, index) in &found {
         let mut body = AlignedBuf::zeroed(entries_len(header.pages) as usize)?;
         if header.pages > 0 {
             file.read(index * area + BLOCK, &mut body, Cause::Recovery)?;
         }
         if let Some(entries) = header.entries(&body, seed) {
-            whole.push(FoundTable { header: *header, entries, area: *index });
+            let next = (index + 1) % AREAS;
+            let is_last = found.iter().any(|(h, at)| *at == next && h.generation + 2 == header.generation);
+            return Ok(FoundTable { header: *header, entries, area: *index, is_last });
         }
     }
-    let mut whole = whole.into_iter();
-    let newest = whole.next().ok_or_else(|| corrupt("not one of them is whole".into(), 0))?;
-    let before = whole.next().filter(|table| table.header.generation + 1 == newest.header.generation);
-    let next = (newest.area + 1) % AREAS;
-    let is_last = found.iter().any(|(h, at)| *at == next && h.generation + 2 == newest.header.generation);
-    Ok(FoundTables { area: newest.area, newest, before, is_last })
+    Err(corrupt("not one of them is whole".into(), 0))
 }
 
 /// The log block stored in area `area` of the table, if there is one that checks.
@@ -97,13 +85,8 @@ pub(crate) fn load_spare<F: BlockFile>(
 ///
 /// Slots after the last that is named are left out, so that they are allocated again before they are used: the
 /// write that made the file so long may have failed.
-pub(crate) fn take_slots(
-    entries: &mut [PageEntry],
-    before: &[PageEntry],
-    count: u32,
-    image: &Arc<str>,
-) -> (Slots, Vec<u32>, Vec<LostPage>) {
-    let named = entries.iter().chain(before).filter(|entry| entry.slot < count);
+pub(crate) fn take_slots(entries: &mut [PageEntry], count: u32, image: &Arc<str>) -> (Slots, Vec<LostPage>) {
+    let named = entries.iter().filter(|entry| entry.slot < count);
     let count = named.map(|entry| entry.slot + 1).max().unwrap_or(0);
     let mut slots = Slots::new(count);
     let mut lost = Vec::new();
@@ -115,8 +98,7 @@ pub(crate) fn take_slots(
             *entry = PageEntry::NONE;
         }
     }
-    let retired = before.iter().map(|entry| entry.slot).filter(|slot| slots.take(*slot)).collect();
-    (slots, retired, lost)
+    (slots, lost)
 }
 
 /// Copies the pages that `entries` name from `image` to `arena`, and returns those that do not check.

@@ -10,7 +10,7 @@
 use crate::block::Cursor;
 use crate::dirty::DirtyPages;
 use crate::layout::PAGE;
-use crate::load::{load_pages, load_spare, newest_tables, take_slots};
+use crate::load::{load_pages, load_spare, newest_table, take_slots};
 use crate::log::{Log, Ring};
 use crate::options::{LoggedOptions, LostPage, Salvage};
 use crate::pool::LoggedPool;
@@ -72,7 +72,6 @@ pub(crate) fn create<D: Dir>(
         ring,
         entries: Vec::new(),
         slots: Slots::new(0),
-        retired: Vec::new(),
         generation: 0,
         area: AREAS - 1,
         log: Cursor { sequence: 1, ..Cursor::default() },
@@ -98,8 +97,8 @@ pub(crate) fn open<D: Dir>(
 ) -> Result<LoggedPool<D>> {
     latch.check()?;
     let [log, image, table] = open_files(dir, options, OpenMode::Existing, &meter, emulation)?;
-    let found = newest_tables(&table, seed)?;
-    let header = found.newest.header;
+    let found = newest_table(&table, seed)?;
+    let header = found.header;
     options.check_capacity(header.pool_len)?;
     let ring = Ring { len: header.log_len, largest: header.largest_block };
     let have = log.file().len()?;
@@ -111,11 +110,9 @@ pub(crate) fn open<D: Dir>(
     let arena = Arena::zeroed(header.pool_len);
     let dirty = DirtyPages::new(header.pool_len / PAGE);
 
-    let mut entries = found.newest.entries;
-    let before = found.before.as_ref();
+    let mut entries = found.entries;
     let count = (image.file().len()? / PAGE).min(u64::from(u32::MAX - 1)) as u32;
-    let (slots, retired, lost) =
-        take_slots(&mut entries, before.map_or(&[], |table| &table.entries), count, &image.file().name());
+    let (slots, lost) = take_slots(&mut entries, count, &image.file().name());
     lose(&mut salvage, lost, options.salvage)?;
     let lost = load_pages(&image, &entries, count, &arena, seed, options.salvage)?;
     lose(&mut salvage, lost, options.salvage)?;
@@ -152,7 +149,6 @@ pub(crate) fn open<D: Dir>(
         ring,
         entries,
         slots,
-        retired,
         generation: header.generation,
         area: found.area,
         log: header.log,

@@ -6,7 +6,7 @@
 //! 2. A table is written to the area after that of the newest one. So at any moment one whole table is on
 //!    media, with all its pages.
 //! 3. The newest table found at open may not be durable: the write of it may have failed. Until the next one is,
-//!    the table before it is kept with its slots. Nothing is logged before the next one is, so its log is there.
+//!    no slot is written and nothing is logged, so the table before it has its pages and its log.
 //! 4. The same holds for the last log block found at open. A copy of it, the *spare*, is stored with the next table,
 //!    and with every later one whose log begins at that block or before. A block that was found last was durable if
 //!    another was begun after it, so there is never more than one to be kept: an open that finds a spare in
@@ -35,8 +35,6 @@ pub(crate) struct PageStore<F> {
     capacity: u64,
     entries: Vec<PageEntry>,
     slots: Slots,
-    /// Slots to be released with the next durable table.
-    retired: Vec<u32>,
     generation: u64,
     area: u64,
     log: Cursor,
@@ -61,8 +59,6 @@ pub(crate) struct Newest {
     pub(crate) ring: Ring,
     pub(crate) entries: Vec<PageEntry>,
     pub(crate) slots: Slots,
-    /// Slots that only the table before it names.
-    pub(crate) retired: Vec<u32>,
     pub(crate) generation: u64,
     /// Which area it is in.
     pub(crate) area: u64,
@@ -80,7 +76,7 @@ impl<F: BlockFile> PageStore<F> {
         capacity: u64,
         newest: Newest,
     ) -> Self {
-        let Newest { pool_len, ring, entries, slots, retired, generation, area, log, spare } = newest;
+        let Newest { pool_len, ring, entries, slots, generation, area, log, spare } = newest;
         PageStore {
             image,
             table,
@@ -90,7 +86,6 @@ impl<F: BlockFile> PageStore<F> {
             capacity,
             entries,
             slots,
-            retired,
             generation,
             area,
             log,
@@ -193,15 +188,13 @@ impl<F: BlockFile> PageStore<F> {
     /// # Persistence
     /// A crash inside leaves the tables before it, with the slots they name. On return this one is the newest.
     pub(crate) fn write_table(&mut self, written: Vec<Written>, log: Cursor, clean: bool) -> Result<()> {
+        let mut replaced = Vec::with_capacity(written.len());
         for Written { page, entry } in written {
             let page = page as usize;
             if self.entries.len() <= page {
                 self.entries.resize(page + 1, PageEntry::NONE);
             }
-            let old = std::mem::replace(&mut self.entries[page], entry);
-            if old != PageEntry::NONE {
-                self.retired.push(old.slot);
-            }
+            replaced.push(std::mem::replace(&mut self.entries[page], entry));
         }
         let generation = self.generation + 1;
         let lens = (self.pool_len, self.ring.len, self.ring.largest);
@@ -215,8 +208,8 @@ impl<F: BlockFile> PageStore<F> {
         }
         self.table.write_durable(start, &table, Cause::Checkpoint)?;
         (self.generation, self.area, self.log) = (generation, area, log);
-        for slot in self.retired.drain(..) {
-            self.slots.release(slot);
+        for old in replaced.into_iter().filter(|old| *old != PageEntry::NONE) {
+            self.slots.release(old.slot);
         }
         Ok(())
     }
