@@ -106,7 +106,7 @@ impl<P: Pool> Index<P> {
         if let Some(note) = contents.notes.first() {
             return Err(self.leaves.damage_of(note));
         }
-        contents.sort(header.geometry.prefix);
+        contents.sort();
         let (low, high) = (header.low.clone(), header.high.clone());
         let bytes = load(&contents, &contents.items, header.geometry.prefix) + size + SLOT;
         let count = contents.items.len() + 1;
@@ -151,8 +151,8 @@ impl<P: Pool> Index<P> {
         let one_is_empty = contents.items.is_empty() || right.items.is_empty();
         let (low, high) = (run.leaves[0].0.low.clone(), run.leaves[1].0.high.clone());
         let prefix = prefix(&low, high.as_ref());
-        contents.append(&right);
-        contents.sort(prefix);
+        contents.append(&right, prefix);
+        contents.sort();
         let bytes = load(&contents, &contents.items, prefix);
         let roomy = bytes * 4 <= space(&low, high.as_ref()) * 3 && contents.items.len() * 4 <= MAX_SLOTS * 3;
         if !roomy && !one_is_empty {

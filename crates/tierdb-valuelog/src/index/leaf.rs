@@ -109,7 +109,7 @@ pub(super) struct Note {
 /// A live entry of a leaf; its key is in [`Contents`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Item {
-    /// What the key's tail starts with, while sorting.
+    /// What the key starts with after what all have in common.
     head: u64,
     pub hash: u64,
     pub id: EntryId,
@@ -123,6 +123,8 @@ pub(super) struct Item {
 #[derive(Default)]
 pub(super) struct Contents {
     bytes: Vec<u8>,
+    /// Length of what all keys have in common.
+    skip: usize,
     pub items: Vec<Item>,
     /// Of the long keys, by their byte in `bytes`.
     blobs: Vec<(u32, BlobRef)>,
@@ -142,11 +144,10 @@ impl Contents {
         at.ok().filter(|_| item.is_long).map(|at| self.blobs[at].1)
     }
 
-    /// Puts the items in key order. All keys have their first `skip` bytes in common.
-    pub fn sort(&mut self, skip: usize) {
-        let Contents { bytes, items, .. } = self;
-        let tail = |item: &Item| &bytes[item.start as usize..][..item.len as usize][skip..];
-        items.iter_mut().for_each(|item| item.head = head(tail(item)));
+    /// Puts the items in key order.
+    pub fn sort(&mut self) {
+        let Contents { bytes, items, skip, .. } = self;
+        let tail = |item: &Item| &bytes[item.start as usize..][..item.len as usize][*skip..];
         items.sort_unstable_by(|a, b| a.head.cmp(&b.head).then_with(|| tail(a).cmp(tail(b))));
     }
 
@@ -156,20 +157,30 @@ impl Contents {
         items.retain(|item| wanted(&bytes[item.start as usize..item.start as usize + item.len as usize]));
     }
 
-    /// The items of a leaf and those of its right neighbour, as one leaf's.
-    pub fn append(&mut self, right: &Contents) {
+    /// The items of a leaf and those of its right neighbour, as one leaf's. All keys have their first `skip`
+    /// bytes in common.
+    pub fn append(&mut self, right: &Contents, skip: usize) {
         for item in &right.items {
             let start = self.bytes.len() as u32;
             self.bytes.extend_from_slice(right.key(item));
             self.blobs.extend(right.blob(item).map(|blob| (start, blob)));
             self.items.push(Item { start, ..*item });
         }
+        let Contents { bytes, items, .. } = self;
+        items
+            .iter_mut()
+            .for_each(|item| item.head = head(&bytes[item.start as usize..][..item.len as usize][skip..]));
+        self.skip = skip;
     }
 
-    fn push(&mut self, start: usize, slot: usize, entry: Resolved) {
+    fn note(&mut self, what: &'static str, at: u64, key: Option<Vec<u8>>) {
+        self.notes.push(Note { what, at, key });
+    }
+
+    fn push(&mut self, start: usize, slot: usize, head: u64, entry: Resolved) {
         self.blobs.extend(entry.blob.map(|blob| (start as u32, blob)));
         self.items.push(Item {
-            head: 0,
+            head,
             hash: entry.hash,
             id: entry.id,
             start: start as u32,
@@ -177,6 +188,26 @@ impl Contents {
             slot: slot as u8,
             is_long: entry.blob.is_some(),
         });
+    }
+}
+
+/// A leaf's fences, with their heads after the leaf's prefix: those decide for nearly all keys.
+struct Fences<'a> {
+    header: &'a Header,
+    low: u64,
+    high: u64,
+}
+
+impl<'a> Fences<'a> {
+    fn new(header: &'a Header) -> Self {
+        let head_of = |fence: &Fence| head(&fence.bytes[header.geometry.prefix..]);
+        Fences { header, low: head_of(&header.low), high: header.high.as_ref().map_or(u64::MAX, head_of) }
+    }
+
+    #[inline]
+    fn surround(&self, key: &[u8], head: u64) -> bool {
+        self.low < head && head < self.high
+            || key >= self.header.low.bytes.as_slice() && self.header.ends_after(key)
     }
 }
 
@@ -270,10 +301,10 @@ impl<P: Pool> Leaves<P> {
         for (group, first) in (0..leaf.slots).step_by(GROUP).enumerate() {
             let at = page * PAGE + GROUPS_AT + group as u64 * 8;
             let word = self.pool.load(at);
-            let mut fingerprints = [0; GROUP];
             let here = GROUP.min(leaf.slots - first);
-            self.pool.read(page * PAGE + FINGERPRINTS_AT + first as u64, &mut fingerprints[..here])?;
-            let Some(mut hits) = group_hits(word, &fingerprints[..here], wanted) else {
+            let fingerprints_at = page * PAGE + FINGERPRINTS_AT + first as u64;
+            let eight = |i: usize| self.pool.load(fingerprints_at + 8 * i as u64);
+            let Some(mut hits) = group_hits(word, here, wanted, eight) else {
                 return Err(self.damage("live slots and fingerprints of a leaf disagree", at));
             };
             while hits != 0 {
@@ -480,6 +511,7 @@ impl<P: Pool> Leaves<P> {
         let (page, leaf) = (header.page, header.geometry);
         let at = page * PAGE;
         out.bytes.clear();
+        out.skip = leaf.prefix;
         out.items.clear();
         out.blobs.clear();
         out.notes.clear();
@@ -500,17 +532,21 @@ impl<P: Pool> Leaves<P> {
         let at = header.page * PAGE;
         let prefix = &header.low.bytes[..leaf.prefix];
         let heap_from = header.heap_from();
+        let live: u32 = out.groups.iter().map(|word| (word & LIVE).count_ones()).sum();
+        out.items.reserve(live as usize);
+        out.bytes.reserve(PAGE as usize + live as usize * leaf.prefix);
+        let fences = Fences::new(header);
         for group in 0..GROUPS {
             let word = out.groups[group];
             let first = FINGERPRINTS_AT as usize + (group * GROUP).min(leaf.slots);
             let here = GROUP.min(leaf.slots.saturating_sub(group * GROUP));
-            if group_hits(word, &raw[first..first + here], 0).is_none() {
-                let place = at + GROUPS_AT + group as u64 * 8;
-                out.notes.push(Note {
-                    what: "live slots and fingerprints of a leaf disagree",
-                    at: place,
-                    key: None,
-                });
+            let fingerprints = raw[first..first + here].as_chunks::<8>().0;
+            if group_hits(word, here, 0, |i| u64::from_le_bytes(fingerprints[i])).is_none() {
+                out.note(
+                    "live slots and fingerprints of a leaf disagree",
+                    at + GROUPS_AT + group as u64 * 8,
+                    None,
+                );
                 continue;
             }
             let mut live = word & LIVE;
@@ -523,8 +559,7 @@ impl<P: Pool> Leaves<P> {
                 let offset_at = leaf.offset_at(slot) as usize;
                 let offset = u16::from_le_bytes([raw[offset_at], raw[offset_at + 1]]) as usize;
                 if offset < heap_from || offset >= PAGE as usize {
-                    let what = "an entry's offset leads out of its leaf";
-                    out.notes.push(Note { what, at: at + offset_at as u64, key: None });
+                    out.note("an entry's offset leads out of its leaf", at + offset_at as u64, None);
                     continue;
                 }
                 let finger = raw[FINGERPRINTS_AT as usize + slot];
@@ -532,24 +567,17 @@ impl<P: Pool> Leaves<P> {
                 let place = at + offset as u64;
                 match self.resolve(&raw[offset..], place, finger, prefix, &mut out.bytes) {
                     Ok(entry) => {
-                        let key = &out.bytes[start..];
-                        if key < header.low.bytes.as_slice() || !header.ends_after(key) {
-                            let key = Some(key.to_vec());
-                            out.notes.push(Note {
-                                what: "a key lies outside its leaf's fences",
-                                at: place,
-                                key,
-                            });
-                            out.bytes.truncate(start);
+                        let head = head(&out.bytes[start + leaf.prefix..]);
+                        if fences.surround(&out.bytes[start..], head) {
+                            out.push(start, slot, head, entry);
                             continue;
                         }
-                        out.push(start, slot, entry);
+                        let key = out.bytes[start..].to_vec();
+                        out.note("a key lies outside its leaf's fences", place, Some(key));
                     }
-                    Err(note) => {
-                        out.notes.push(note);
-                        out.bytes.truncate(start);
-                    }
+                    Err(note) => out.notes.push(note),
                 }
+                out.bytes.truncate(start);
             }
         }
     }
@@ -593,18 +621,29 @@ impl<P: Pool> Leaves<P> {
 }
 
 /// The slots of a group that are live in its word and have the wanted fingerprint; `None` if the
-/// fingerprints of its live slots are not as written.
+/// fingerprints of its live slots are not as written. The group has `slots` of them, and `eight` loads the
+/// `i`th eight.
 #[inline]
-fn group_hits(word: u64, fingerprints: &[u8], wanted: u8) -> Option<u64> {
+fn group_hits(word: u64, slots: usize, wanted: u8, eight: impl Fn(usize) -> u64) -> Option<u64> {
     let live = word & LIVE;
     let mut hits = 0;
     let mut sum = 0;
-    for (i, eight) in fingerprints.as_chunks::<8>().0.iter().enumerate() {
-        let eight = u64::from_le_bytes(*eight);
-        let mask = spread((live >> (8 * i)) as u8);
-        sum ^= select_bytes(eight, mask);
-        hits |= u64::from(gather(equal_bytes(eight, wanted) & mask)) << (8 * i);
+    for i in 0..slots / 8 {
+        let fingerprints = eight(i);
+        let mut equal = equal_bytes(fingerprints, wanted);
+        match (live >> (8 * i)) as u8 {
+            // Most slots are live.
+            0xff => sum ^= fingerprints,
+            bits => {
+                let mask = spread(bits);
+                sum ^= select_bytes(fingerprints, mask);
+                equal &= mask;
+            }
+        }
+        if equal != 0 {
+            hits |= u64::from(gather(equal)) << (8 * i);
+        }
     }
-    let whole = live >> fingerprints.len() == 0 && matches(word >> GROUP, u64::from(fold_bytes(sum)));
+    let whole = live >> slots == 0 && matches(word >> GROUP, u64::from(fold_bytes(sum)));
     whole.then_some(hits)
 }

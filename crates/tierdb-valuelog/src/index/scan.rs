@@ -67,7 +67,7 @@ impl<P: Pool> Index<P> {
                 (Bound::Included(from), true) => contents.retain(|key| key <= from.as_slice()),
                 (Bound::Excluded(from), true) => contents.retain(|key| key < from.as_slice()),
             }
-            contents.sort(header.geometry.prefix);
+            contents.sort();
             let rest = end - out.len();
             let item = |item| (contents.key(item).to_vec(), item.id);
             if reverse {

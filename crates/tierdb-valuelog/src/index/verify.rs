@@ -56,7 +56,7 @@ impl<P: Pool> Index<P> {
         for note in &contents.notes {
             damage.push(self.note_damage(note, &header));
         }
-        contents.sort(header.geometry.prefix);
+        contents.sort();
         for pair in contents.items.windows(2) {
             let key = contents.key(&pair[0]);
             if key == contents.key(&pair[1]) {
