@@ -3,10 +3,11 @@
 use super::Index;
 use super::leaf::{Contents, Header, Note, State};
 use crate::pages::{KIND_LEAF, PAGE, PageUse};
-use crossbeam_epoch as epoch;
+use crossbeam_epoch::{self as epoch, Guard};
 use tierdb_base::Error;
 use tierdb_engine::Damage;
 use tierdb_pmem::Pool;
+use tierdb_sync::WordGuard;
 
 impl<P: Pool> Index<P> {
     /// Reads every leaf and says what is damaged: headers, fences, links, kind words, keys, ids, blobs.
@@ -47,11 +48,18 @@ impl<P: Pool> Index<P> {
         if header.low.bytes.as_slice() > low || !header.ends_after(low) {
             return Err(self.misplaced(&header));
         }
-        let next = self.leaves.next(page);
-        let linked = header.high.as_ref().map(|high| self.locate(&high.bytes, &guard));
         let kind = self.pages.usage(page);
         if let State::Dead(_) = self.leaves.state(page) {
             return Ok(None);
+        }
+        let mut link_is_right = self.link_is_right(&header, &guard);
+        if !link_is_right {
+            // The next leaf was replaced between two looks, perhaps. While this one is latched it is not.
+            let latch = WordGuard::latch(self.leaves.state_word(page));
+            if let State::Dead(_) = State::decode(latch.value()) {
+                return Ok(None);
+            }
+            link_is_right = self.link_is_right(&header, &guard);
         }
         for note in &contents.notes {
             damage.push(self.note_damage(note, &header));
@@ -64,13 +72,6 @@ impl<P: Pool> Index<P> {
                 damage.push(self.note_damage(&note, &header));
             }
         }
-        let link_is_right = match (&next, &linked) {
-            (Ok(None), None) => true,
-            (Ok(Some(next)), Some(Ok(linked))) => next == linked,
-            // The next leaf is lost, which is found when it is reached.
-            (Ok(Some(_)), Some(Err(_))) => true,
-            _ => false,
-        };
         let mut note =
             |what| damage.push(self.note_damage(&Note { what, at: page * PAGE, key: None }, &header));
         if !link_is_right {
@@ -80,6 +81,16 @@ impl<P: Pool> Index<P> {
             note("the page table does not say that the page is a leaf");
         }
         Ok(Some(header))
+    }
+
+    /// Whether the link of a leaf leads where the search layer leads.
+    fn link_is_right(&self, header: &Header, guard: &Guard) -> bool {
+        match (self.leaves.next(header.page), &header.high) {
+            (Ok(None), None) => true,
+            // If the next leaf is lost, that is found when it is reached.
+            (Ok(Some(next)), Some(high)) => self.locate(&high.bytes, guard).map_or(true, |page| page == next),
+            _ => false,
+        }
     }
 
     /// What a note about a leaf says of keys.

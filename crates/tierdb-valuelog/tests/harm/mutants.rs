@@ -77,5 +77,10 @@ fn every_comparison_of_a_checksum_that_is_left_out_is_noticed() {
         }
     });
     let missed = missed.into_inner().expect("no panic");
-    assert!(missed.is_empty(), "{} of {} are not noticed when left out: {missed:#?}", missed.len(), sites.len());
+    assert!(
+        missed.is_empty(),
+        "{} of {} are not noticed when left out: {missed:#?}",
+        missed.len(),
+        sites.len()
+    );
 }
