@@ -17,5 +17,5 @@ pub mod real;
 pub use buf::AlignedBuf;
 pub use combine::Combined;
 pub use file::{BLOCK, BlockFile, Dir, DirLock, OpenMode};
-pub use meter::{Cause, Emulation, Meter, MeterSnapshot, Metered};
+pub use meter::{Cause, Emulation, Meter, MeterSnapshot, Metered, Pace};
 pub use real::{ReadBatching, RealDir, RealFile, RealOptions};

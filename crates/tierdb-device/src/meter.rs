@@ -175,14 +175,21 @@ impl Emulation {
     }
 }
 
-/// An emulated device at work: its transfers follow one another, its latencies overlap.
-struct Pace {
+/// An emulated device at work: its transfers follow one another, its latencies overlap. Clones are the same
+/// device, so that several files can share its bandwidth.
+#[derive(Clone)]
+pub struct Pace {
     emulation: Emulation,
     /// When the transfers issued so far are over.
-    busy_until: Mutex<Instant>,
+    busy_until: Arc<Mutex<Instant>>,
 }
 
 impl Pace {
+    /// A device of its own that imitates `emulation`.
+    pub fn new(emulation: Emulation) -> Self {
+        Pace { emulation, busy_until: Arc::new(Mutex::new(Instant::now())) }
+    }
+
     /// Takes `bytes` of the bandwidth, and says when an I/O issued now is complete.
     fn issue(&self, latency: Duration, bytes: usize) -> Instant {
         let transfer = self.emulation.transfer(bytes);
@@ -209,7 +216,8 @@ fn wait_until(due: Instant) {
 
 /// A block file whose I/O is counted, and slowed to a device's pace where that is asked for.
 ///
-/// The bandwidth of an emulated device is shared by all that use this `Metered`; another has its own.
+/// The bandwidth of an emulated device is shared by all that use this `Metered`, and by others made with a
+/// clone of its [`Pace`].
 pub struct Metered<F> {
     file: F,
     meter: Meter,
@@ -217,9 +225,13 @@ pub struct Metered<F> {
 }
 
 impl<F: BlockFile> Metered<F> {
-    /// Counts `file`'s I/O in `meter`.
+    /// Counts `file`'s I/O in `meter`; a device of its own is imitated.
     pub fn new(file: F, meter: Meter, emulation: Option<Emulation>) -> Self {
-        let pace = emulation.map(|emulation| Pace { emulation, busy_until: Mutex::new(Instant::now()) });
+        Self::paced(file, meter, emulation.map(Pace::new))
+    }
+
+    /// Counts `file`'s I/O in `meter`; `pace` is a device that other files may share.
+    pub fn paced(file: F, meter: Meter, pace: Option<Pace>) -> Self {
         Metered { file, meter, pace }
     }
 
@@ -369,5 +381,34 @@ mod tests {
         file.read_many(&mut reqs, Cause::Foreground);
         let spent = start.elapsed();
         assert!(spent >= Duration::from_millis(98) && spent < Duration::from_millis(600), "{spent:?}");
+    }
+
+    #[test]
+    fn files_with_one_pace_share_its_bandwidth() {
+        let emulation = Emulation {
+            name: "test",
+            read_latency: Duration::ZERO,
+            write_latency: Duration::ZERO,
+            bandwidth: 4096 * 50,
+        };
+        let pace = Pace::new(emulation);
+        let (meter, start) = (Meter::new(), Instant::now());
+        for _ in 0..3 {
+            let file = Metered::paced(Instantly, meter.clone(), Some(pace.clone()));
+            file.read(0, &mut AlignedBuf::zeroed(4096).expect("memory"), Cause::Foreground).expect("read");
+        }
+        assert!(start.elapsed() >= Duration::from_millis(60));
+        // At once from two files: the second waits for the first one's transfer.
+        let start = Instant::now();
+        std::thread::scope(|threads| {
+            for _ in 0..2 {
+                let file = Metered::paced(Instantly, meter.clone(), Some(pace.clone()));
+                threads.spawn(move || {
+                    let mut buf = AlignedBuf::zeroed(4096).expect("memory");
+                    file.read(0, &mut buf, Cause::Foreground).expect("read");
+                });
+            }
+        });
+        assert!(start.elapsed() >= Duration::from_millis(40), "{:?}", start.elapsed());
     }
 }
