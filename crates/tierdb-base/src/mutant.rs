@@ -29,10 +29,13 @@ mod on {
     use std::cell::{Cell, RefCell};
     use std::collections::BTreeMap;
     use std::panic::Location;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     thread_local! {
         static SEEN: RefCell<Option<BTreeMap<Site, u64>>> = const { RefCell::new(None) };
         static OFF: Cell<Option<Site>> = const { Cell::new(None) };
+        static LEFT_OUT: RefCell<Arc<AtomicU64>> = RefCell::default();
     }
 
     /// Whether the call at the caller's source line is to take place.
@@ -45,7 +48,16 @@ mod on {
                 *seen.entry(site).or_insert(0) += 1;
             }
         });
-        OFF.get() != Some(site)
+        let kept = OFF.get() != Some(site);
+        if !kept {
+            LEFT_OUT.with_borrow(|count| count.fetch_add(1, Ordering::Relaxed));
+        }
+        kept
+    }
+
+    /// How many calls were left out so far on this thread, and on those that it gave work to with [`carry`].
+    pub fn left_out() -> u64 {
+        LEFT_OUT.with_borrow(|count| count.load(Ordering::Relaxed))
     }
 
     /// The sites that `work` passes on this thread, with how often.
@@ -57,26 +69,47 @@ mod on {
 
     /// Runs `work` with the calls at `site` left out on this thread.
     pub fn without<T>(site: Site, work: impl FnOnce() -> T) -> T {
-        struct Restore;
+        with(Some(site), work)
+    }
+
+    /// `work`, to be run on another thread with the same site left out as on this one now.
+    pub fn carry<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
+        let (off, count) = (OFF.get(), LEFT_OUT.with_borrow(Arc::clone));
+        move || {
+            let before = LEFT_OUT.replace(count);
+            let done = with(off, work);
+            LEFT_OUT.set(before);
+            done
+        }
+    }
+
+    fn with<T>(off: Option<Site>, work: impl FnOnce() -> T) -> T {
+        struct Restore(Option<Site>);
         impl Drop for Restore {
             fn drop(&mut self) {
-                OFF.set(None);
+                OFF.set(self.0);
             }
         }
-        OFF.set(Some(site));
-        let _restore = Restore;
+        let _restore = Restore(OFF.replace(off));
         work()
     }
 }
 
 #[cfg(feature = "mutants")]
-pub use on::{keep, record, without};
+pub use on::{carry, keep, left_out, record, without};
 
 /// Whether the call at the caller's source line is to take place: always, in this build.
 #[cfg(not(feature = "mutants"))]
 #[inline(always)]
 pub const fn keep(_what: &'static str) -> bool {
     true
+}
+
+/// How many calls were left out: none, in this build.
+#[cfg(not(feature = "mutants"))]
+#[inline(always)]
+pub const fn left_out() -> u64 {
+    0
 }
 
 #[cfg(all(test, feature = "mutants"))]
@@ -95,7 +128,9 @@ mod tests {
         });
         let (site, times) = seen.iter().next().expect("one site");
         assert_eq!((*times, site.what), (2, "fence"));
+        let before = left_out();
         assert!(!without(*site, step));
         assert!(step());
+        assert_eq!(left_out(), before + 1);
     }
 }

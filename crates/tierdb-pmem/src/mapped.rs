@@ -96,7 +96,12 @@ impl MappedPool {
             }
         };
         let (base, domain) = match map(MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
-            Ok(base) => (base, flush::domain()?),
+            Ok(base) => {
+                // What a process that was killed had stored and not written back is visible to this one: it is
+                // made durable before anything is built on it.
+                rustix::fs::fsync(&file).map_err(|e| io("sync", e))?;
+                (base, flush::domain()?)
+            }
             Err(_) if emulate => {
                 (map(MapFlags::SHARED).map_err(|e| io("map", e))?, PersistenceDomain::Emulated)
             }

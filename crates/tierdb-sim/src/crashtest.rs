@@ -17,6 +17,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tierdb_base::mutant;
 
 /// What a script knows of its operations, seen by the checker as it was at the crash.
 pub struct Oracle<S>(Arc<ReentrantMutex<RefCell<S>>>);
@@ -75,6 +76,11 @@ pub struct Options {
     pub max_images: Option<u64>,
     /// Stop after this time. Points are then taken in random order.
     pub max_time: Option<Duration>,
+    /// Of the events, only those that come at most this many after a call that was left out on purpose
+    /// ([`tierdb_base::mutant`]). All events if none.
+    pub after_left_out: Option<u64>,
+    /// A thread that has left out a call waits so long before its next event, so that others run ahead of it.
+    pub pause: Duration,
     /// Only the image that a failure names.
     pub replay: Option<Replay>,
 }
@@ -93,6 +99,8 @@ impl Default for Options {
             recovery_budget: Budget::SMALL,
             max_images: None,
             max_time: None,
+            after_left_out: None,
+            pause: Duration::ZERO,
             replay: None,
         }
     }
@@ -227,11 +235,42 @@ impl<S> Point<S> {
     }
 }
 
-/// Runs `work` and captures a point before every `every`-th event, and one at the end.
+/// Tells which events are to be crash points.
+struct Chosen {
+    every: u64,
+    after_left_out: Option<u64>,
+    pause: Duration,
+    /// Calls that were left out so far, and the event that came first after the last of them.
+    left_out: u64,
+    last: Option<u64>,
+}
+
+impl Chosen {
+    fn new(options: &Options, every: u64) -> Self {
+        let Options { after_left_out, pause, .. } = *options;
+        Chosen { every: every.max(1), after_left_out, pause, left_out: mutant::left_out(), last: None }
+    }
+
+    /// Whether `event` is one, and how long its thread is to wait before it.
+    fn look(&mut self, event: u64) -> (bool, Duration) {
+        let Some(window) = self.after_left_out else {
+            return (event.is_multiple_of(self.every), Duration::ZERO);
+        };
+        let left_out = mutant::left_out();
+        let mut pause = Duration::ZERO;
+        if left_out != self.left_out {
+            (self.left_out, self.last) = (left_out, Some(event));
+            pause = self.pause;
+        }
+        (self.last.is_some_and(|last| event.saturating_sub(last) <= window), pause)
+    }
+}
+
+/// Runs `work` and captures a point before every chosen event, and one at the end.
 fn record<S: Clone + Send + 'static>(
     world: &World,
     oracle: &Oracle<S>,
-    every: u64,
+    chosen: Chosen,
     work: impl FnOnce(),
 ) -> Vec<Point<S>> {
     struct Unhook<'a>(&'a World);
@@ -241,9 +280,13 @@ fn record<S: Clone + Send + 'static>(
         }
     }
     let points: Arc<Mutex<Vec<Point<S>>>> = Arc::default();
-    let (sink, seen) = (points.clone(), oracle.clone());
+    let (sink, seen, chosen) = (points.clone(), oracle.clone(), Mutex::new(chosen));
     world.on_event(Some(Arc::new(move |world, event| {
-        if event.number.is_multiple_of(every.max(1)) {
+        let (is_chosen, pause) = chosen.lock().look(event.number);
+        if !pause.is_zero() {
+            std::thread::sleep(pause);
+        }
+        if is_chosen {
             let (state, crash) = seen.capture(world);
             sink.lock().push(Point { state, before: Some(*event), crash });
         }
@@ -287,7 +330,8 @@ pub fn explore<S: Clone + Send + 'static>(
     recover: impl Fn(&World) -> Result<(), String>,
     check: impl Fn(&S, &World) -> Result<(), String>,
 ) -> Result<CrashRun, Box<CrashFailure>> {
-    let points = record(world, oracle, options.every, || script(world, oracle));
+    let chosen = Chosen::new(options, options.every);
+    let points = record(world, oracle, chosen, || script(world, oracle));
     Explorer::new(options, &recover, &check, 1).all(points)
 }
 
@@ -410,7 +454,9 @@ where
     fn recovery(&mut self, state: &S, image: &World, depth: u32, seed: u64) -> Result<(), String> {
         let (world, oracle) = (image.copy(), Oracle::new(state.clone()));
         let mut opened = Ok(());
-        let mut points = record(&world, &oracle, 1, || opened = caught(|| (self.recover)(&world)));
+        let mut points = record(&world, &oracle, Chosen::new(self.options, 1), || {
+            opened = caught(|| (self.recover)(&world));
+        });
         opened?;
         if points[0].crash.is_settled() {
             // Recovery has not begun to change anything: this is the image itself.

@@ -69,5 +69,5 @@ pub use damage::Area;
 pub use dir::SimDir;
 pub use fault::{FaultCount, FaultKind, FaultPlan, Ops};
 pub use file::SimFile;
-pub use pool::SimPool;
+pub use pool::{SimPool, as_thread};
 pub use world::{Event, EventKind, Hook, World};

@@ -8,6 +8,7 @@ use crate::lines::{LINE, Lines, Store};
 use crate::live::Live;
 use crate::space::{PAGE, Space};
 use crate::world::{EventKind, World};
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -101,6 +102,16 @@ impl PoolState {
         });
     }
 
+    fn settle(&mut self) {
+        let PoolState { flushes, lines, persisted, len, .. } = self;
+        flushes.clear();
+        lines.change(0..=(*len / LINE) as u32, |number, line| {
+            for store in line.stores.drain(..) {
+                persisted.set_word(u64::from(number) * LINE + u64::from(store.word) * 8, store.value);
+            }
+        });
+    }
+
     /// Puts `bytes` on the medium and in the program's view, whatever was there or on its way. The words
     /// they touch become certain.
     pub fn overwrite(&mut self, at: u64, bytes: &[u8]) {
@@ -124,10 +135,29 @@ impl PoolState {
     }
 }
 
+thread_local! {
+    static THREAD: Cell<u64> = {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Cell::new(NEXT.fetch_add(1, Ordering::Relaxed))
+    };
+}
+
 fn thread() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    thread_local!(static ID: u64 = NEXT.fetch_add(1, Ordering::Relaxed));
-    ID.with(|id| *id)
+    THREAD.get()
+}
+
+/// Runs `work` as if it ran on thread `number` of threads that take turns: its fences make certain what was
+/// flushed under that number, and nothing else. So a crash test, which runs on one thread, meets a missing
+/// fence that a thread's next operation would hide.
+pub fn as_thread<T>(number: u32, work: impl FnOnce() -> T) -> T {
+    struct Back(u64);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            THREAD.set(self.0);
+        }
+    }
+    let _back = Back(THREAD.replace(u64::MAX - u64::from(number)));
+    work()
 }
 
 /// A simulated pool. Clones are the same pool.
@@ -155,6 +185,15 @@ impl SimPool {
 
     fn change<T>(&self, change: impl FnOnce(&mut PoolState) -> T) -> T {
         change(&mut self.world.state().pools[self.index])
+    }
+
+    /// The pool as a new process opens it: what a process that was killed had stored and not written back is
+    /// made certain, as by the sync of the file when a mapped pool is opened.
+    #[must_use]
+    pub fn opened(self) -> Self {
+        self.world.event(EventKind::Fence);
+        self.change(PoolState::settle);
+        self
     }
 
     /// Makes [`Pool::read`] of any byte in `range` fail with `Corrupt`, as a poisoned line does.

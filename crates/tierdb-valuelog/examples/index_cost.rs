@@ -5,7 +5,7 @@
 use crossbeam_epoch as epoch;
 use std::sync::Arc;
 use std::time::Instant;
-use tierdb_pmem::{MappedPool, Pool};
+use tierdb_pmem::{MappedPool, Pool, Stage};
 use tierdb_valuelog::index::Index;
 use tierdb_valuelog::pages::{PAGE, Pages};
 
@@ -50,7 +50,9 @@ fn main() {
         let pool = Arc::new(MappedPool::in_memory(keys * 48 / PAGE * PAGE + (64 << 20)));
         let first = 1 + (pool.len() / PAGE * 8).div_ceil(PAGE);
         let count = pool.len() / PAGE - first;
-        let pages = Arc::new(Pages::format(pool.clone(), PAGE, first, count, 1));
+        let mut stage = Stage::new(&*pool);
+        let pages = Arc::new(Pages::format(pool.clone(), &mut stage, PAGE, first, count, 1));
+        let _drained = stage.drain();
         let index = Index::create(pool.clone(), pages.clone(), 64).expect("create");
         time("insert", keys, threads, |n| {
             index.get_or_insert(&key(n), || Ok(n)).expect("insert");

@@ -236,7 +236,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                         entry = back;
                     }
                     Err((back, error)) => {
-                        self.make_space_after(error)?;
+                        self.make_space_after(1, error)?;
                         entry = back;
                     }
                 }

@@ -394,3 +394,69 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.storage.release(word, guard);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Background, FlashTier, Media};
+    use tierdb_base::mutant;
+    use tierdb_sim::{Budget, CrashModel, SimDir, SimPool, World};
+
+    fn store(world: &World) -> Core<SimPool, SimDir> {
+        world.add_pool("pool", 256 << 10);
+        let flash = FlashTier {
+            dir: world.add_dir("flash"),
+            capacity: 256 << 10,
+            meter: Meter::new(),
+            emulation: None,
+        };
+        let media = Media {
+            pool: world.pool("pool").into(),
+            fast_meter: Meter::new(),
+            flash: vec![flash],
+            seed: 1,
+            latch: FailureLatch::new(),
+            mode: "simulated".into(),
+        };
+        let small = Options::for_pool(256 << 10, 256 << 10);
+        let options = Options {
+            rings: 1,
+            ring_bytes: 16 << 10,
+            chunk_bytes: 16 << 10,
+            background: Background::Inline,
+            ..small
+        };
+        crate::recover::create(media, options).expect("a store is created")
+    }
+
+    /// The lowest limit of seqnos that a crash may leave once [`Core::reserve_seqnos`] has returned, and whether
+    /// the seqnos of now lie below it.
+    fn limit_covers(world: &World, core: &Core<SimPool, SimDir>) -> bool {
+        core.reserve_seqnos();
+        let point = world.capture();
+        let mut images = point.images(&CrashModel::BOTH, 1, &Budget::default());
+        images.all(|image| {
+            let pool = image.world.pool("pool");
+            let limit = Core::<SimPool, SimDir>::seqno_limit(&pool, 1).expect("a whole word");
+            core.clock.last() < limit
+        })
+    }
+
+    /// The limit is raised half a step before it is reached, so only a thread that stops between its publish and
+    /// its fence, while others make half a million writes, lets a crash show that the fence is missing.
+    #[test]
+    fn the_limit_of_seqnos_is_durable_before_they_are_used() {
+        let covered = |site: Option<mutant::Site>| {
+            let world = World::new();
+            let core = store(&world);
+            match site {
+                Some(site) => mutant::without(site, || limit_covers(&world, &core)),
+                None => limit_covers(&world, &core),
+            }
+        };
+        let sites = mutant::record(|| assert!(covered(None)));
+        let mut ours = sites.into_keys().filter(|site| site.file.ends_with("valuelog/src/core.rs"));
+        let site = ours.find(|site| site.what == "fence").expect("it is fenced");
+        assert!(!covered(Some(site)), "a missing fence is noticed");
+    }
+}

@@ -176,7 +176,7 @@ impl<P: Pool, D: Dir> Engine for ValueLog<P, D> {
 
     fn sync(&self) -> Result<()> {
         self.core.check_writable()?;
-        self.core.pool.fence();
+        // Every write has fenced what it published before it returned.
         self.core.pool.wait(self.core.pool.lsn())
     }
 
@@ -214,7 +214,6 @@ impl<P: Pool, D: Dir> Engine for ValueLog<P, D> {
             };
         }
         self.core.upkeep()?;
-        self.core.pool.fence();
         self.core.pool.wait(self.core.pool.lsn())?;
         self.core.pool.close()
     }

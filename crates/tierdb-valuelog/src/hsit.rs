@@ -265,9 +265,9 @@ impl<P: Pool> Hsit<P> {
             bytes[..8].copy_from_slice(&self.stored(entry, Word::NONE).to_le_bytes());
         }
         stage.write(page * PAGE, &entries);
-        let drained = stage.drain();
-        self.pages.publish_kind(page, KIND_HSIT, segment, &drained);
-        self.pool.fence();
+        // In any order: no key names an entry of the segment yet. But another thread may, once it is given one.
+        self.pages.stage_kind(&mut stage, page, KIND_HSIT, segment);
+        let _drained = stage.drain();
         self.segments[segment as usize].store(page * PAGE, Ordering::Release);
         free.segments = segment + 1;
         let first = segment * PER_PAGE;

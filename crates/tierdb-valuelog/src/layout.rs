@@ -9,13 +9,11 @@
 //! header:  0 magic   8 format u32, flags u32   16 store seed   24 pool length   32 chunk bytes
 //!         40 rings u32, flash directories u32  48 ring bytes   56 checksum of 0..56
 //!         64 head of the leaf chain            72 seqno limit, sealed
-//!        128 + 16 n: tail of ring n, commit slot of ring n, sealed
+//!        128 + 8 n: commit slot of ring n, sealed
 //! ```
 //!
 //! * The words before 64 never change; those after are published one by one.
 //! * *seqno limit*: no seqno at or above it was ever given out, in steps of 2^20. It is raised before that.
-//! * *tail*: position (not offset) in the ring before which nothing is referred to. Any value is safe: what
-//!   is referred to lies less than a ring's length after it.
 //! * *commit slot*: 0, or the offset / 32 of the redo record of a batch that is durable and being installed.
 //! * *sealed*: a number of 41 bits, and above it 23 bits of a checksum of the number and the word's place, so
 //!   that no damage replays an old batch or gives out old seqnos again.
@@ -33,7 +31,7 @@ const FORMAT: u32 = 1;
 pub const INDEX_HEAD: u64 = 64;
 /// Byte of the seqno limit.
 pub const SEQNO_LIMIT: u64 = 72;
-const RINGS: u64 = 128;
+const COMMIT_SLOTS: u64 = 128;
 const NUMBER_BITS: u32 = 41;
 
 /// The parts of a pool, from its header.
@@ -98,14 +96,9 @@ impl Layout {
         self.pool_len / PAGE - self.first_page()
     }
 
-    /// Byte of the tail word of ring `ring`; its commit slot is the next word.
-    pub fn ring_words(ring: u32) -> u64 {
-        RINGS + u64::from(ring) * 16
-    }
-
     /// Byte of the commit slot of ring `ring`.
     pub fn commit_slot(ring: u32) -> u64 {
-        Self::ring_words(ring) + 8
+        COMMIT_SLOTS + u64::from(ring) * 8
     }
 
     /// Stages the words after the header of a new pool.
@@ -117,9 +110,9 @@ impl Layout {
         }
     }
 
-    /// Writes the header of a new pool, durable when this returns. Until the last step a crash leaves a
-    /// pool without a header, which is created again.
-    pub fn format<P: Pool>(&self, pool: &P, seed: u64) -> Result<()> {
+    /// Writes the header of a new pool, after what is staged; all of it is durable when this returns. Until the
+    /// last step a crash leaves a pool without a header, which is created again.
+    pub fn format<P: Pool>(&self, pool: &P, mut stage: Stage<'_, P>, seed: u64) -> Result<()> {
         let mut header = [0u8; 64];
         header[0..8].copy_from_slice(&MAGIC.to_le_bytes());
         header[8..12].copy_from_slice(&FORMAT.to_le_bytes());
@@ -131,7 +124,6 @@ impl Layout {
         header[48..56].copy_from_slice(&self.ring_bytes.to_le_bytes());
         let sum = checksum(seed, &header[..56]);
         header[56..64].copy_from_slice(&sum.to_le_bytes());
-        let mut stage = Stage::new(pool);
         stage.write(8, &header[8..]);
         let drained = stage.drain();
         drained.publish(0, MAGIC);
@@ -220,7 +212,7 @@ mod tests {
         let options = Options { rings: 2, ring_bytes: 16 << 10, ..Options::for_pool(1 << 20, 1 << 20) };
         let layout = Layout::new(1 << 20, 1, &options).expect("layout");
         assert!(!Layout::is_formatted(&pool));
-        layout.format(&pool, 5).expect("format");
+        layout.format(&pool, Stage::new(&pool), 5).expect("format");
         assert_eq!(Layout::open(&pool, 5).expect("open"), layout);
         assert!(Layout::open(&pool, 6).is_err(), "another store's pool");
         for byte in 0..64 {

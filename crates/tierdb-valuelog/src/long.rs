@@ -142,7 +142,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut rest = bytes;
         let mut number = 0u64;
         let written = loop {
-            if rest.is_empty() || (!list.is_empty() && rest.len() <= self.longest_body() / 2) {
+            if rest.is_empty() || (!list.is_empty() && rest.len() <= self.longest_tail()) {
                 break Ok(());
             }
             let (part, after) = rest.split_at(rest.len().min(each));
@@ -167,6 +167,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         body.extend_from_slice(rest);
         Ok((body, list))
+    }
+
+    /// Chunks that the parts of a value of `len` bytes take.
+    pub fn chunks_of(&self, len: usize) -> u64 {
+        let in_parts = len.saturating_sub(self.longest_tail()) as u64;
+        in_parts.div_ceil(part_bytes(self.layout.chunk_bytes)).max(1)
+    }
+
+    /// Longest end of a value that is kept with the list of its parts.
+    fn longest_tail(&self) -> usize {
+        self.longest_body() / 2
     }
 
     fn write_part(&self, part: &[u8], number: u64, cause: Cause) -> Result<(u8, u32)> {

@@ -93,7 +93,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                         moving = back;
                     }
                     Err((back, error)) => {
-                        self.try_collect(error)?;
+                        self.try_collect(1, error)?;
                         moving = back;
                     }
                 }
@@ -161,19 +161,21 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    /// After a failure to get a chunk: collects garbage, or fails with the same error if there is none.
-    pub fn try_collect(&self, error: Error) -> Result<()> {
+    /// After a failure to get `chunks` chunks, of which none is held any more: collects garbage until there are
+    /// so many, or fails with the same error if there is too little.
+    pub fn try_collect(&self, chunks: u64, error: Error) -> Result<()> {
         let Error::NoSpace { tier: tierdb_base::TierRole::Flash, .. } = error else { return Err(error) };
         for device in self.storage.devices() {
             device.retry_growth()?;
         }
         self.work.settle_epochs();
-        if self.storage.has_space() {
+        let enough = || self.storage.room() >= chunks;
+        if enough() {
             return Ok(());
         }
         for device in self.storage.devices() {
-            self.collect_while(device, || !device.has_space())?;
-            if device.has_space() {
+            self.collect_while(device, || !enough())?;
+            if enough() {
                 return Ok(());
             }
         }
@@ -184,7 +186,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         {
             std::thread::sleep(Duration::from_micros(200));
             self.work.settle_epochs();
-            if self.storage.has_space() {
+            if enough() {
                 return Ok(());
             }
         }
@@ -328,7 +330,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         };
         let words: Vec<Word> = members.iter().map(|m| Word(m.word)).collect();
         let bytes: u64 = members.iter().map(|m| crate::record::stored_len(m.record.len())).sum();
-        if scattered(&words) < 2 * bytes.div_ceil(tierdb_device::BLOCK) || !self.storage.has_space() {
+        if scattered(&words) < 2 * bytes.div_ceil(tierdb_device::BLOCK) || self.storage.room() == 0 {
             return Ok(());
         }
         let mut appender = Appender::new(Cause::Cache);

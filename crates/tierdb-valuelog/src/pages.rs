@@ -142,20 +142,25 @@ impl<P: Pool> Pages<P> {
         Pages { pool, table_at, first, count, seed, reserve, free }
     }
 
-    /// Makes pages `first..first + count` of the pool free, with their table at byte `table_at`; durable
-    /// after the pool's next wait. `seed` identifies the store.
+    /// Makes pages `first..first + count` of the pool free, with their table at byte `table_at`, which is staged.
+    /// `seed` identifies the store.
     ///
     /// # Panics
     /// If the pages or the table lie outside the pool, or page 0 is among them.
-    pub fn format(pool: Arc<P>, table_at: u64, first: PageNo, count: u64, seed: u64) -> Self {
+    pub fn format(
+        pool: Arc<P>,
+        stage: &mut Stage<'_, P>,
+        table_at: u64,
+        first: PageNo,
+        count: u64,
+        seed: u64,
+    ) -> Self {
         let pages = Self::new(pool, table_at, first, count, seed);
-        let mut stage = Stage::new(&*pages.pool);
         for at in (table_at..table_at + count * 8).step_by(8) {
             if pages.pool.load(at) != 0 {
                 stage.word(at, 0);
             }
         }
-        let _drained = stage.drain();
         pages.settle();
         pages
     }
@@ -336,6 +341,13 @@ mod tests {
 
     const TABLE: u64 = 4096;
 
+    fn formatted(pool: Arc<MappedPool>) -> Pages<MappedPool> {
+        let mut stage = Stage::new(&*pool);
+        let pages = Pages::format(pool.clone(), &mut stage, TABLE, 2, 62, 9);
+        let _drained = stage.drain();
+        pages
+    }
+
     fn pool() -> Arc<MappedPool> {
         Arc::new(MappedPool::in_memory(64 * PAGE))
     }
@@ -347,7 +359,7 @@ mod tests {
 
     #[test]
     fn pages_come_back_and_the_reserve_is_for_shrinking() {
-        let pages = Pages::format(pool(), TABLE, 2, 62, 9);
+        let pages = formatted(pool());
         let mut held = Vec::new();
         while let Ok(page) = pages.allocate(Purpose::Grow) {
             held.push(page);
@@ -367,7 +379,7 @@ mod tests {
     #[test]
     fn on_open_unclaimed_pages_are_free_and_kinds_are_as_published() {
         let pool = pool();
-        let pages = Pages::format(pool.clone(), TABLE, 2, 62, 9);
+        let pages = formatted(pool.clone());
         let used: Vec<_> = (0..5).map(|_| pages.allocate(Purpose::Grow).expect("page")).collect();
         for (i, page) in used.iter().enumerate() {
             publish(&pages, *page, KIND_HSIT, i as u64);
@@ -392,7 +404,7 @@ mod tests {
     #[test]
     fn a_flipped_bit_of_a_kind_word_is_noticed() {
         let pool = pool();
-        let pages = Pages::format(pool.clone(), TABLE, 2, 62, 9);
+        let pages = formatted(pool.clone());
         publish(&pages, 2, KIND_LEAF, 77);
         let word = pool.load(TABLE);
         for bit in 0..64 {

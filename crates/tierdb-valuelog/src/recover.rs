@@ -23,7 +23,7 @@ use crate::layout::{INDEX_HEAD, Layout, seal, unseal};
 use crate::long::{LongValues, Parts};
 use crate::pages::{KIND_HSIT, PageUse, Pages};
 use crate::record::{HEADER, Header, Kind, stored_len};
-use crate::ring::Rings;
+use crate::ring::{self, Rings};
 use crate::storage::{Appender, Storage};
 use crate::versions::Versions;
 use crate::word::{MAX_DEVICES, Place, UNIT, Word};
@@ -56,21 +56,21 @@ pub fn create<P: Pool, D: Dir>(media: Media<P, D>, options: Options) -> Result<C
     }
     let pool = media.pool.clone();
     let storage = Storage::open(media.flash, layout.chunk_bytes, &media.latch, true)?;
+    let mut stage = tierdb_pmem::Stage::new(&*pool);
+    layout.stage_words(&mut stage, media.seed);
     let pages = Arc::new(Pages::format(
         pool.clone(),
+        &mut stage,
         layout.page_table_at(),
         layout.first_page(),
         layout.pages(),
         media.seed,
     ));
-    let mut words = tierdb_pmem::Stage::new(&*pool);
-    layout.stage_words(&mut words, media.seed);
-    let _drained = words.drain();
     let index = Index::create(pool.clone(), pages.clone(), INDEX_HEAD)?;
     let hsit = Hsit::open(pool.clone(), pages.clone(), &[]);
     let ends = vec![(0, 0); layout.rings as usize];
     let rings = Rings::new(pool.clone(), media.seed, &layout, &ends);
-    layout.format(&*pool, media.seed)?;
+    layout.format(&*pool, stage, media.seed)?;
     let core = Core {
         cache: Cache::new(options.memory),
         clock: CommitClock::new(0),
@@ -136,9 +136,8 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
     let hsit = Hsit::open(pool.clone(), pages.clone(), &segments);
     pages.settle();
     let last = Core::<P, D>::seqno_limit(&pool, media.seed)?;
-    // Of a tail, only where it lies in the ring is needed.
-    let tail = |ring| pool.load(Layout::ring_words(ring)) % layout.ring_bytes / UNIT * UNIT;
-    let ends: Vec<(u64, u64)> = (0..layout.rings).map(tail).map(|tail| (tail, tail)).collect();
+    // Where they start and end is found below.
+    let ends = vec![(0, 0); layout.rings as usize];
     let mut core = Core {
         cache: Cache::new(options.memory),
         clock: CommitClock::new(last),
@@ -173,23 +172,20 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
         let guard = crossbeam_epoch::pin();
         // A key that damage keeps in the index has no value all the same.
         if core.index.remove(&key, entry).is_ok() {
-            core.pool.fence();
             core.hsit.free_later(entry, &guard);
         }
     }
     core.work.settle_epochs();
-    core.pool.fence();
     core.pool.wait(core.pool.lsn())?;
     core.settle_memory();
     Ok(core)
 }
 
-/// The pages of the HSIT: (segment, page), and the pages of which the table does not say what they are.
-fn find_segments<P: Pool>(
-    pool: &P,
-    pages: &Pages<P>,
-    layout: &Layout,
-) -> Result<(Vec<(u64, u64)>, Vec<u64>)> {
+/// A segment of the HSIT, and its page.
+type Segment = (u64, u64);
+
+/// The pages of the HSIT, and the pages of which the table does not say what they are.
+fn find_segments<P: Pool>(pool: &P, pages: &Pages<P>, layout: &Layout) -> Result<(Vec<Segment>, Vec<u64>)> {
     let mut segments = Vec::new();
     let mut unknown = Vec::new();
     for (page, usage) in pages.kinds() {
@@ -333,7 +329,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         })?;
         let absent = absent.into_inner();
         let damaged = damaged || !hidden.is_empty();
-        let mut heads: Vec<(u64, u64)> = self.rings.iter().map(|ring| (ring.tail(), ring.tail())).collect();
+        let mut in_rings = vec![Vec::new(); self.layout.rings as usize];
         let mut free = Vec::new();
         let mut unsure = false;
         for entry in 0..entries {
@@ -342,9 +338,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
             let word = self.hsit.word(entry);
             if claimed[(entry / 64) as usize].load(Ordering::Relaxed) >> (entry % 64) & 1 == 0 && !damaged {
-                if word.place() != Place::None {
-                    // The key left the index, and the crash came before the word was forgotten.
+                // A key leaves the index when its word says *none*: this one was lost to damage, and no key that
+                // gets the entry may be taken for it.
+                if !matches!(word.place(), Place::None | Place::Free) {
                     self.hsit.publish(entry, Word::NONE);
+                    self.pool.fence();
                 }
                 free.push(entry);
                 continue;
@@ -352,7 +350,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             if word.is_dirty() {
                 self.hsit.clear_dirty(entry, word);
             }
-            unsure |= !self.claim_word(entry, word.clean(), &mut heads);
+            unsure |= !self.claim_word(entry, word.clean(), &mut in_rings);
         }
         for device in self.storage.devices() {
             device.finish_claims(unsure);
@@ -360,13 +358,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
         // Entries are taken from the end: the lowest first.
         free.reverse();
         self.hsit.set_free(free);
-        self.rings = Rings::new(self.pool.clone(), self.seed, &self.layout, &heads);
+        let ends: Vec<_> =
+            in_rings.into_iter().map(|spans| ring::ends(spans, self.layout.ring_bytes)).collect();
+        self.rings = Rings::new(self.pool.clone(), self.seed, &self.layout, &ends);
         Ok(absent)
     }
 
-    /// Makes what `word` points at live. Damage is left for the read of the key to report. `false` if it is not
+    /// Makes what `word` points at live; of a record in a ring, its offset there and its length are noted. Damage is left for the read of the key to report. `false` if it is not
     /// known which chunks the value takes, since the list of its parts cannot be read now.
-    fn claim_word(&self, entry: u64, word: Word, heads: &mut [(u64, u64)]) -> bool {
+    fn claim_word(&self, entry: u64, word: Word, in_rings: &mut [Vec<(u64, u64)>]) -> bool {
         match word.place() {
             Place::None | Place::Free | Place::Damaged => return true,
             Place::Ring(at) => {
@@ -377,8 +377,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     // It may be as long as its word says.
                     Err(_) => stored_len(word.max_len(self.layout.ring_bytes) as usize),
                 };
-                let (tail, head) = &mut heads[ring.number() as usize];
-                *head = (*head).max(ring.position_of(at, *tail, self.layout.ring_bytes) + len);
+                in_rings[ring.number() as usize].push((at - ring.at(), len));
             }
             Place::Flash(number, at) => {
                 let live = self.storage.device(number).is_some_and(|device| device.claim(at, word));

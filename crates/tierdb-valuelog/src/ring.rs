@@ -6,8 +6,9 @@
 //! 1. Positions only grow; the offset of a position is its remainder by the ring's length.
 //! 2. Whoever appends holds the ring until its records are drained. So every record between tail and
 //!    head is whole on media after a crash, but for those of the last appender, to which nothing refers.
-//! 3. Bytes before `reusable` are referred to by no word, and no reader that saw such a word is left.
-//!    `tail` is durable before `reusable` passes it.
+//! 3. Bytes before `reusable` are referred to by no word, durably, and no reader that saw such a word is left.
+//! 4. Where a ring starts and ends is kept in DRAM alone. When the store is opened a ring reaches around the
+//!    longest stretch that no word points into: its records lie in that order, and nothing else matters.
 
 use crate::layout::{Layout, seal};
 use crate::record::{HEADER, Header, Kind, header_bytes};
@@ -59,7 +60,7 @@ pub struct Found {
 }
 
 impl<P: Pool> Rings<P> {
-    /// The rings of a pool, with the tail (from the header) and head position of each.
+    /// The rings of a pool, with the tail and head position of each.
     pub fn new(pool: Arc<P>, seed: u64, layout: &Layout, ends: &[(u64, u64)]) -> Self {
         let rings = (0..layout.rings)
             .zip(ends)
@@ -148,14 +149,12 @@ impl<P: Pool> Rings<P> {
         Ok(at)
     }
 
-    /// Makes everything before `to` free: the tail durable now, its space reusable when no reader of
-    /// this moment is left. Nothing may refer to records before `to`, durably.
+    /// Makes everything before `to` free: reusable when no reader of this moment is left. Nothing may refer to
+    /// records before `to`, durably.
     pub fn release(&self, ring: &Ring, to: u64, guard: &crossbeam_epoch::Guard) {
         if to == ring.tail.load(Ordering::Relaxed) {
             return;
         }
-        self.pool.publish(Layout::ring_words(ring.number), to);
-        self.pool.fence();
         ring.tail.store(to, Ordering::Release);
         let reusable = ring.reusable.clone();
         guard.defer(move || reusable.fetch_max(to, Ordering::AcqRel));
@@ -210,15 +209,30 @@ impl Ring {
         self.tail.load(Ordering::Acquire)
     }
 
-    /// The position at or after `tail` of the record at pool offset `offset`, which lies in this ring.
-    pub fn position_of(&self, offset: u64, tail: u64, ring_bytes: u64) -> u64 {
-        tail + (offset - self.at + ring_bytes - tail % ring_bytes) % ring_bytes
+    /// Byte of the pool where it starts.
+    pub fn at(&self) -> u64 {
+        self.at
     }
 
     /// Bytes that cannot be appended to now.
     pub fn fill(&self) -> u64 {
         self.head().saturating_sub(self.reusable.load(Ordering::Acquire))
     }
+}
+
+/// Tail and head position of a ring of `bytes` bytes in which `spans` (offset in the ring, length) are live: the
+/// longest stretch without any lies between head and tail.
+pub fn ends(mut spans: Vec<(u64, u64)>, bytes: u64) -> (u64, u64) {
+    spans.sort_unstable();
+    let Some((first, _)) = spans.first().copied() else { return (0, 0) };
+    let (mut longest, mut tail, mut end) = (0, first, first);
+    for (start, len) in spans.into_iter().chain([(first + bytes, 0)]) {
+        if start.saturating_sub(end) > longest {
+            (longest, tail) = (start - end, start % bytes);
+        }
+        end = end.max(start + len);
+    }
+    (tail, tail + bytes - longest)
 }
 
 impl<P: Pool> Appender<'_, P> {
@@ -316,6 +330,18 @@ mod tests {
             }
         }
         assert!(next > 3, "the ring went around");
+    }
+
+    #[test]
+    fn the_ends_lie_around_the_longest_free_stretch() {
+        assert_eq!(ends(vec![], 1024), (0, 0));
+        assert_eq!(ends(vec![(64, 64)], 1024), (64, 128));
+        assert_eq!(ends(vec![(512, 64), (64, 64)], 1024), (64, 576));
+        // Around the end of the ring.
+        assert_eq!(ends(vec![(0, 64), (960, 64)], 1024), (960, 1088));
+        // Full, and a length that is a guess.
+        assert_eq!(ends(vec![(0, 512), (512, 512)], 1024), (0, 1024));
+        assert_eq!(ends(vec![(0, 2000)], 1024), (0, 1024));
     }
 
     #[test]

@@ -176,9 +176,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
     ///
     /// # Errors
     /// `full`, if there is nothing to gain.
-    pub fn gain_flash(&self, full: Error) -> Result<()> {
+    pub fn gain_flash(&self, chunks: u64, full: Error) -> Result<()> {
         let start = Instant::now();
-        let result = self.try_collect(full);
+        let result = self.try_collect(chunks, full);
         self.counters.stall_ns.add(start.elapsed().as_nanos() as u64);
         result
     }

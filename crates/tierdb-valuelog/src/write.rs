@@ -82,7 +82,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         loop {
             match self.write_parts(bytes, Cause::Foreground) {
                 Ok(written) => return Ok(written),
-                Err(error) => self.make_space_after(error)?,
+                Err(error) => self.make_space_after(self.chunks_of(bytes.len()), error)?,
             }
         }
     }
@@ -146,7 +146,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 Ok(_) => appender.commit(),
                 Err(((), error)) => {
                     self.purge(key, entry);
-                    if let Err(error) = self.make_space_after(error) {
+                    if let Err(error) = self.make_space_after(1, error) {
                         break Err(error);
                     }
                     continue;
@@ -287,7 +287,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         match self.index.remove(key, entry) {
             Ok(true) => {
-                self.pool.fence();
                 self.hsit.mark(entry, Word::FREE);
                 self.hsit.free_later(entry, &guard);
                 true
@@ -316,10 +315,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.stall().inspect_err(|_| self.purge(key, entry))
     }
 
-    /// If `error` says that flash is full, tries to gain space, and fails with it if there is none to gain.
-    pub fn make_space_after(&self, error: Error) -> Result<()> {
+    /// If `error` says that flash is full, tries to make room for `chunks` chunks, and fails with it if there is
+    /// not so much to gain.
+    pub fn make_space_after(&self, chunks: u64, error: Error) -> Result<()> {
         match error {
-            Error::NoSpace { tier: tierdb_base::TierRole::Flash, .. } => self.gain_flash(error),
+            Error::NoSpace { tier: tierdb_base::TierRole::Flash, .. } => self.gain_flash(chunks, error),
             other => Err(other),
         }
     }

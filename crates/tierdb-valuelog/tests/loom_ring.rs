@@ -37,7 +37,7 @@ impl Store {
         let layout = Layout { pool_len: POOL, chunk_bytes: 64 << 10, rings, ring_bytes: RING, flash: 1 };
         let page = layout.first_page();
         let mut words: Vec<u64> = (0..4).map(|word| page * PAGE + word * 8).collect();
-        words.extend((0..rings).map(Layout::ring_words));
+        words.extend((0..rings).map(Layout::commit_slot));
         let guarded = layout.rings_at()..layout.first_page() * PAGE;
         let pool = Arc::new(LoomPool::new(POOL, medium, broken, &words, guarded));
         let pages = Arc::new(Pages::open(pool.clone(), layout.page_table_at(), page, 1, SEED));

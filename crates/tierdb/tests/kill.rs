@@ -141,7 +141,6 @@ fn cycles(dir: &Path, first_seed: u64, cycles: u64) -> u64 {
 }
 
 #[test]
-#[ignore = "takes minutes: run with --ignored nothing_is_lost"]
 fn nothing_is_lost_by_120_kills_on_one_ssd() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let acknowledged = cycles(dir.path(), 1000, 120);
@@ -150,7 +149,6 @@ fn nothing_is_lost_by_120_kills_on_one_ssd() {
 }
 
 #[test]
-#[ignore = "takes minutes: run with --ignored nothing_is_lost"]
 fn nothing_is_lost_by_80_kills_on_emulated_nvm() {
     // Shared memory outlives the process, as NVM does.
     let dir = tempfile::tempdir_in("/dev/shm").expect("a temporary directory");

@@ -203,9 +203,14 @@ impl<D: Dir> Device<D> {
         self.available() + u64::from(self.waiting.load(Ordering::Acquire))
     }
 
+    /// Chunks that can be given out for ordinary writes.
+    pub fn room(&self) -> u64 {
+        if self.full.load(Ordering::Relaxed) { 0 } else { self.available().saturating_sub(self.reserve()) }
+    }
+
     /// Whether a chunk can be given out for ordinary writes.
     pub fn has_space(&self) -> bool {
-        !self.full.load(Ordering::Relaxed) && self.available() > self.reserve()
+        self.room() > 0
     }
 
     /// Whether less than `pct` percent of it is free, or less than four chunks.
@@ -231,8 +236,8 @@ impl<D: Dir> Device<D> {
             }
             space.free.pop().ok_or_else(|| self.no_space(&space))?
         };
-        // Whatever pointed into it must be gone from media before it is overwritten.
-        pool.fence();
+        // Whatever pointed into it must be gone from media before it is overwritten. Who released it had fenced
+        // what no longer does; in a log that may not be written yet.
         if let Err(error) = pool.wait(pool.lsn()) {
             self.space.lock().free.push(chunk);
             return Err(error);

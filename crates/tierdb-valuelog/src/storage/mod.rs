@@ -89,8 +89,8 @@ impl<D: Dir> Storage<D> {
         }
     }
 
-    /// Whether any device can still give out or grow a chunk for ordinary writes.
-    pub fn has_space(&self) -> bool {
-        self.devices.iter().any(|d| d.has_space())
+    /// Chunks that the devices can still give out, or grow, for ordinary writes.
+    pub fn room(&self) -> u64 {
+        self.devices.iter().map(|device| device.room()).sum()
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use tierdb_base::Result;
 use tierdb_engine::Damage;
-use tierdb_pmem::Pool;
+use tierdb_pmem::{Pool, Stage};
 use tierdb_valuelog::index::{EntryId, Index};
 use tierdb_valuelog::pages::{PAGE, Pages};
 
@@ -22,7 +22,11 @@ pub fn first_page(len: u64) -> u64 {
 /// All pages of `pool` but the first few, free.
 pub fn format<P: Pool>(pool: Arc<P>) -> Arc<Pages<P>> {
     let first = first_page(pool.len());
-    Arc::new(Pages::format(pool.clone(), TABLE, first, pool.len() / PAGE - first, SEED))
+    let mut stage = Stage::new(&*pool);
+    let count = pool.len() / PAGE - first;
+    let pages = Arc::new(Pages::format(pool.clone(), &mut stage, TABLE, first, count, SEED));
+    let _drained = stage.drain();
+    pages
 }
 
 /// A new index with the pages of `pool`.

@@ -72,6 +72,10 @@ impl Sizes {
 pub fn world(sizes: &Sizes) -> World {
     let world = World::new();
     world.add_pool("pool", sizes.pool);
+    // A new pool may hold anything but the magic of a store.
+    let mut rng = fastrand::Rng::with_seed(sizes.pool);
+    let noise: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(sizes.pool as usize - 8).collect();
+    world.overwrite("pool", 8, &noise);
     for number in 0..sizes.flash.len() {
         world.add_dir(&flash_name(number));
     }
@@ -105,7 +109,7 @@ fn media_on<P: Pool>(pool: P, latch: FailureLatch, world: &World, sizes: &Sizes)
 
 /// The world's devices, as an engine takes them: a byte-addressable fast tier.
 pub fn media(world: &World, sizes: &Sizes) -> Media<SimPool, SimDir> {
-    media_on(world.pool("pool"), FailureLatch::new(), world, sizes)
+    media_on(world.pool("pool").opened(), FailureLatch::new(), world, sizes)
 }
 
 /// Opens the store of a world, and creates it where there is none.

@@ -18,19 +18,33 @@ pub struct Script {
     pub longest: usize,
     /// Of eight writes, how many are grouped.
     pub grouped: u8,
+    /// One: two take turns on one thread. More: so many at once, each with keys of its own.
+    pub threads: u32,
 }
 
 impl Script {
     /// Few keys, written again and again: rings go around, chunks are collected.
-    pub const OVERWRITE: Script = Script { name: "overwrite", ops: 60, keys: 6, longest: 900, grouped: 0 };
+    pub const OVERWRITE: Script =
+        Script { name: "overwrite", ops: 60, keys: 6, longest: 900, grouped: 0, threads: 1 };
     /// Many small keys come and go: leaves split and join.
-    pub const CHURN: Script = Script { name: "churn", ops: 90, keys: 400, longest: 40, grouped: 0 };
+    pub const CHURN: Script =
+        Script { name: "churn", ops: 90, keys: 400, longest: 40, grouped: 0, threads: 1 };
     /// Values up to some chunks long, written beside the rings.
-    pub const LONG: Script = Script { name: "long", ops: 24, keys: 4, longest: 40_000, grouped: 0 };
+    pub const LONG: Script =
+        Script { name: "long", ops: 24, keys: 4, longest: 40_000, grouped: 0, threads: 1 };
     /// All of them.
-    pub const ALL: [Script; 4] = [Self::OVERWRITE, Self::CHURN, Self::LONG, Self::GROUPED];
+    pub const ALL: [Script; 5] = [Self::OVERWRITE, Self::CHURN, Self::LONG, Self::GROUPED, Self::TOGETHER];
     /// Grouped and durable writes mixed.
-    pub const GROUPED: Script = Script { name: "grouped", ops: 60, keys: 8, longest: 600, grouped: 5 };
+    pub const GROUPED: Script =
+        Script { name: "grouped", ops: 60, keys: 8, longest: 600, grouped: 5, threads: 1 };
+    /// Two threads at once. What they do is given by the seed, not how it interleaves.
+    pub const TOGETHER: Script =
+        Script { name: "together", ops: 12, keys: 40, longest: 300, grouped: 0, threads: 2 };
+}
+
+/// Keys of threads at once lie scattered, so that one does not wait for another's leaf.
+fn scattered(number: usize) -> Vec<u8> {
+    [&[b'a' + (number * 11 % 26) as u8], &key(number)[..]].concat()
 }
 
 fn key(number: usize) -> Vec<u8> {
@@ -43,6 +57,7 @@ fn key(number: usize) -> Vec<u8> {
 
 struct Run<'s> {
     script: &'s Script,
+    thread: u32,
     engine: &'s dyn Engine,
     known: &'s Known,
     rng: Rng,
@@ -51,9 +66,32 @@ struct Run<'s> {
 
 /// Runs `script` on `engine`, and closes it for half of the seeds.
 pub fn run_on(script: &Script, seed: u64, engine: &dyn Engine, known: &Known) {
-    let mut run = Run { script, engine, known, rng: Rng::with_seed(seed), written: 0 };
-    for _ in 0..script.ops {
-        run.step();
+    let run_of = |thread: u32| {
+        let rng = Rng::with_seed(seed ^ u64::from(thread) << 32);
+        Run { script, thread, engine, known, rng, written: u64::from(thread) << 32 }
+    };
+    let mut run = run_of(0);
+    if script.threads > 1 {
+        run.fill();
+        let together = std::sync::Barrier::new(script.threads as usize);
+        let work = |thread: u32| {
+            let (mut run, together) = (run_of(thread), &together);
+            tierdb_base::mutant::carry(move || {
+                together.wait();
+                (0..script.ops).for_each(|_| run.step());
+            })
+        };
+        std::thread::scope(|scope| (0..script.threads).for_each(|thread| drop(scope.spawn(work(thread)))));
+    } else {
+        let mut turn = 0;
+        // Turns of about 2, 5 or 10 operations.
+        let short = [2, 5, 10][seed as usize % 3];
+        for _ in 0..script.ops {
+            if run.rng.u8(..short) == 0 {
+                turn = 1 - turn;
+            }
+            tierdb_sim::as_thread(turn, || run.step());
+        }
     }
     if seed.is_multiple_of(2) {
         let ticket = known.update(Oracle::sync);
@@ -63,12 +101,29 @@ pub fn run_on(script: &Script, seed: u64, engine: &dyn Engine, known: &Known) {
 }
 
 impl Run<'_> {
+    /// Keys of nobody else, so many that soon the next one needs more of everything.
+    fn fill(&mut self) {
+        for round in 0..5 {
+            let mut batch = WriteBatch::new();
+            for n in 0..50 {
+                batch.put(scattered(10_000 + round * 50 + n), *b"filling").expect("a small batch");
+            }
+            let ticket = self.known.update(|oracle| oracle.write(&batch, Durability::Durable));
+            let result = self.engine.write(&batch, Durability::Durable);
+            self.settle(ticket, result);
+        }
+    }
+
     fn durability(&mut self) -> Durability {
         if self.rng.u8(..8) < self.script.grouped { Durability::Grouped } else { Durability::Durable }
     }
 
     fn key(&mut self) -> Vec<u8> {
-        key(self.rng.usize(..self.script.keys))
+        let number = self.rng.usize(..self.script.keys);
+        match self.script.threads {
+            1 => key(number),
+            threads => scattered(number * threads as usize + self.thread as usize),
+        }
     }
 
     fn value(&mut self) -> Vec<u8> {
@@ -122,14 +177,14 @@ impl Run<'_> {
                 let result = self.engine.write(&batch, durability);
                 self.settle(ticket, result);
             }
-            26 => {
+            26 if self.script.threads == 1 => {
                 let from = self.rng.usize(..self.script.keys);
                 let range = KeyRange::half_open(key(from), key(from + 3));
                 let ticket = self.known.update(|oracle| oracle.delete_range(&range, durability));
                 let result = self.engine.delete_range(&range, durability).map(|_| ());
                 self.settle(ticket, result);
             }
-            27 => {
+            26 | 27 => {
                 let ticket = self.known.update(Oracle::sync);
                 let result = self.engine.sync();
                 self.settle(ticket, result);

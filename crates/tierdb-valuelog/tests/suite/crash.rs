@@ -6,12 +6,13 @@
 
 use crate::rig::script::{self, Known, Script};
 use crate::rig::{LogPlace, Sizes};
-use std::sync::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use tierdb_engine::Engine;
 use tierdb_engine::conformance::Oracle;
-use tierdb_sim::World;
 use tierdb_sim::crashtest::{CrashFailure, CrashRun, Options, explore};
+use tierdb_sim::{Budget, CrashModel, World};
 
 /// The hardware modes: where the pool is.
 pub const MODES: [Option<LogPlace>; 3] = [None, Some(LogPlace::FastTier), Some(LogPlace::WithValues)];
@@ -23,6 +24,50 @@ pub fn open(image: &World, sizes: &Sizes, mode: Option<LogPlace>) -> tierdb_base
     })
 }
 
+/// Media to run a script on, and what is known of them: nothing; or what a crash within an earlier run of it has
+/// left; or what that run has left when its process was killed.
+fn start(script: &Script, sizes: &Sizes, mode: Option<LogPlace>, seed: u64) -> (World, Known) {
+    let world = match mode {
+        None => crate::rig::world(sizes),
+        Some(place) => crate::rig::logged_world(sizes, place),
+    };
+    let known = Known::new(Oracle::new());
+    if seed.is_multiple_of(2) {
+        return (world, known);
+    }
+    // The earlier run ends where it meets this event, and it unwinds from there as if it were killed.
+    let (last, seen, ended) = (50 + seed * 37 % 400, known.clone(), Arc::new(Mutex::new(None)));
+    let (sink, first) = (ended.clone(), AtomicU64::new(u64::MAX));
+    world.on_event(Some(Arc::new(move |world, event| {
+        first.fetch_min(event.number, Ordering::Relaxed);
+        if event.number - first.load(Ordering::Relaxed) == last {
+            *sink.lock().expect("not killed twice") = Some((seen.get(), world.capture(), world.copy()));
+            resume_unwind(Box::new("killed"));
+        }
+    })));
+    let run = catch_unwind(AssertUnwindSafe(|| {
+        let engine = open(&world, sizes, mode).expect("a whole store opens");
+        script::run_on(&Script { threads: 1, ..script.clone() }, seed, &*engine, &known);
+    }));
+    world.on_event(None);
+    let ended = ended.lock().expect("not killed twice").take();
+    let Some((mut oracle, point, killed)) = ended else {
+        run.expect("it was not killed");
+        return (world, known);
+    };
+    let world = if seed % 4 == 1 {
+        let budget = Budget::default();
+        let images = point.images(&CrashModel::BOTH, seed, &budget).take(1 + seed as usize % 8);
+        images.last().expect("an image").world
+    } else {
+        killed
+    };
+    let content =
+        oracle.check(&*open(&world.copy(), sizes, mode).expect("opens")).expect("holds what it may");
+    oracle.adopt(&content);
+    (world, Known::new(oracle))
+}
+
 /// Crashes `script` at its events.
 pub fn explore_script(
     script: &Script,
@@ -30,11 +75,7 @@ pub fn explore_script(
     mode: Option<LogPlace>,
     options: &Options,
 ) -> Result<CrashRun, Box<CrashFailure>> {
-    let known = Known::new(Oracle::new());
-    let world = match mode {
-        None => crate::rig::world(sizes),
-        Some(place) => crate::rig::logged_world(sizes, place),
-    };
+    let (world, known) = start(script, sizes, mode, options.seed);
     let open_image = |image: &World| open(image, sizes, mode).map_err(|error| format!("open: {error}"));
     explore(
         &world,
@@ -54,7 +95,7 @@ pub fn explore_script(
 }
 
 /// Images that are checked at least, in all modes together.
-const LEAST_IMAGES: u64 = 200_000;
+const LEAST_IMAGES: u64 = 1_000_000;
 /// Of them, images of crashes inside recovery.
 const LEAST_IN_RECOVERY: u64 = 100_000;
 
