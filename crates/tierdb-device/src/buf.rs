@@ -12,6 +12,8 @@ use tierdb_base::{Error, Result};
 pub struct AlignedBuf {
     start: NonNull<u8>,
     len: usize,
+    /// Bytes allocated at `start`, all of them initialised; at least `len`.
+    capacity: usize,
 }
 
 const ALIGN: NonZero<usize> = NonZero::new(BLOCK as usize).unwrap();
@@ -37,7 +39,7 @@ impl AlignedBuf {
         let layout = Self::layout(len).ok_or_else(out_of_memory)?;
         // SAFETY: `len` is at least `BLOCK`, so the layout is not of size zero.
         let start = unsafe { alloc_zeroed(layout) };
-        Ok(AlignedBuf { start: NonNull::new(start).ok_or_else(out_of_memory)?, len })
+        Ok(AlignedBuf { start: NonNull::new(start).ok_or_else(out_of_memory)?, len, capacity: len })
     }
 
     /// A copy of `bytes`, padded with zeros to a multiple of [`BLOCK`].
@@ -46,17 +48,30 @@ impl AlignedBuf {
         buf[..bytes.len()].copy_from_slice(bytes);
         Ok(buf)
     }
+
+    /// Makes it `len` bytes long, rounded up as in [`AlignedBuf::zeroed`], for something else to fill: what it
+    /// then holds is any of what it held before, or zeros. Allocates only if it was never as long.
+    ///
+    /// # Errors
+    /// As [`AlignedBuf::zeroed`]; it is then as before.
+    pub fn resize(&mut self, len: usize) -> Result<()> {
+        match len.max(1).checked_next_multiple_of(BLOCK as usize) {
+            Some(rounded) if rounded <= self.capacity => self.len = rounded,
+            _ => *self = Self::zeroed(len)?,
+        }
+        Ok(())
+    }
 }
 
 impl Default for AlignedBuf {
     fn default() -> Self {
-        AlignedBuf { start: NonNull::without_provenance(ALIGN), len: 0 }
+        AlignedBuf { start: NonNull::without_provenance(ALIGN), len: 0, capacity: 0 }
     }
 }
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        if let Some(layout) = Self::layout(self.len).filter(|layout| layout.size() > 0) {
+        if let Some(layout) = Self::layout(self.capacity).filter(|layout| layout.size() > 0) {
             // SAFETY: bytes are there, so `zeroed` allocated `start` with this layout; it is freed once.
             unsafe { dealloc(self.start.as_ptr(), layout) };
         }
@@ -67,7 +82,7 @@ impl Deref for AlignedBuf {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: `start` is aligned, and points to `len` initialised bytes that `self` owns.
+        // SAFETY: `start` is aligned, and points to `capacity` initialised bytes that `self` owns, `len` or more.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -97,5 +112,23 @@ mod tests {
         assert_eq!((buf[4999], buf[5000]), (7, 0));
         assert!(AlignedBuf::zeroed(usize::MAX).is_err());
         assert!(AlignedBuf::default().is_empty());
+    }
+
+    #[test]
+    fn a_buffer_is_resized_in_place_where_it_was_as_long_before() {
+        let mut buf = AlignedBuf::default();
+        buf.resize(10_000).expect("small");
+        assert_eq!(buf.len(), 12_288);
+        buf.fill(7);
+        let start = buf.as_ptr();
+        for (len, rounded) in [(1, 4096), (0, 4096), (12_288, 12_288), (4097, 8192)] {
+            buf.resize(len).expect("in place");
+            assert_eq!((buf.len(), buf.as_ptr()), (rounded, start));
+            assert!(buf.iter().all(|byte| *byte == 7));
+        }
+        assert!(buf.resize(usize::MAX).is_err());
+        assert_eq!(buf.len(), 8192);
+        buf.resize(12_289).expect("longer");
+        assert_eq!((buf.len(), buf[0]), (16_384, 0));
     }
 }
