@@ -1,19 +1,19 @@
 //! A block: some entries in order, read as one. Little-endian; offsets from the start of the block.
 //!
 //! ```text
-//!  0        4        8       12       14       16          24         32
-//!  ├────────┼────────┼───────┼────────┼────────┼───────────┼──────────┼────────┬─────────┬─────────┐
-//!  │ magic  │ header │ len   │ count  │ prefix │ base      │ checksum │ prefix │ entries │ starts  │
-//!  │ "TBLK" │ sum u32│ u32   │ u16    │ len u16│ seqno u64 │ xxh3-64  │        │         │ u16 each│
-//!  └────────┴────────┴───────┴────────┴────────┴───────────┴──────────┴────────┴─────────┴─────────┘
+//!  0          8        12       16      20       22       24          32
+//!  ├──────────┼────────┼────────┼───────┼────────┼────────┼───────────┼────────┬─────────┬─────────┐
+//!  │ checksum │ magic  │ header │ len   │ count  │ prefix │ base      │ prefix │ entries │ starts  │
+//!  │ xxh3-64  │ "TBLK" │ sum u32│ u32   │ u16    │ len u16│ seqno u64 │        │         │ u16 each│
+//!  └──────────┴────────┴────────┴───────┴────────┴────────┴───────────┴────────┴─────────┴─────────┘
 //!
 //!  entry:  varint: len of rest of key │ varint: 0, or 1 + len of value │ varint: seqno - base │ rest │ value
 //! ```
 //!
-//! * `len` counts from the magic to the last start. `prefix` begins every key of the block and is not repeated in
+//! * `len` counts from the checksum to the last start. `prefix` begins every key of the block and is not repeated in
 //!   the entries. `base` is the lowest seqno. A value tag of 0 is a tombstone.
 //! * `starts` holds where each entry begins. Entries lie in order: keys ascend, seqnos of one key descend.
-//! * `checksum` covers all but itself; `header sum` is the low half of a checksum of bytes 8..24. The second
+//! * `checksum` covers all but itself; `header sum` is the low half of a checksum of bytes 16..32. The second
 //!   lets a salvage trust the length before it reads so much. Both are seeded with the table's id and the
 //!   offset of the block in the file.
 //! * Blocks begin at multiples of 64 bytes. A block of several entries never crosses a 4,096-byte boundary of the
@@ -26,7 +26,7 @@ use crate::bytes::{common_prefix, get_u16, get_u32, get_u64, push_varint, put, t
 use crate::entry::{EntryRef, Version};
 use std::cmp::Ordering;
 use std::ops::Range;
-use tierdb_base::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Seqno, checksum, checksum_parts, matches};
+use tierdb_base::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Seqno, checksum, matches};
 
 /// Bytes before the prefix.
 pub(crate) const HEADER: usize = 32;
@@ -36,24 +36,24 @@ pub(crate) const ALIGN: usize = 64;
 pub(crate) const MAX_BLOCK: usize = HEADER + MAX_KEY_BYTES + MAX_VALUE_BYTES + 20;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TBLK");
-const HEADER_SUM: usize = 4;
-const LEN: usize = 8;
-const COUNT: usize = 12;
-const PREFIX_LEN: usize = 14;
-const BASE: usize = 16;
-const CHECKSUM: usize = 24;
+const MAGIC_AT: usize = 8;
+const HEADER_SUM: usize = 12;
+const LEN: usize = 16;
+const COUNT: usize = 20;
+const PREFIX_LEN: usize = 22;
+const BASE: usize = 24;
 
 fn body_sum(bytes: &[u8], seed: u64) -> u64 {
-    checksum_parts(seed, &[&bytes[..CHECKSUM], &bytes[HEADER..]])
+    checksum(seed, &bytes[MAGIC_AT..])
 }
 
 fn header_sum(header: &[u8], seed: u64) -> u32 {
-    checksum(seed, &header[LEN..CHECKSUM]) as u32
+    checksum(seed, &header[LEN..HEADER]) as u32
 }
 
 /// The length that the block header at the start of `bytes` gives, if one is there and its header sum holds.
 pub(crate) fn header_len(bytes: &[u8], seed: u64) -> Option<usize> {
-    if bytes.len() < HEADER || get_u32(bytes, 0)? != MAGIC {
+    if bytes.len() < HEADER || get_u32(bytes, MAGIC_AT)? != MAGIC {
         return None;
     }
     let stored = get_u32(bytes, HEADER_SUM)?;
@@ -171,7 +171,7 @@ impl Builder {
         out.extend_from_slice(&starts);
         let block = &mut out[start..];
         let len = block.len() as u32;
-        put(block, 0, &MAGIC.to_le_bytes());
+        put(block, MAGIC_AT, &MAGIC.to_le_bytes());
         put(block, LEN, &len.to_le_bytes());
         put(block, COUNT, &(self.items.len() as u16).to_le_bytes());
         put(block, PREFIX_LEN, &(self.prefix as u16).to_le_bytes());
@@ -179,7 +179,7 @@ impl Builder {
         let sum = header_sum(block, seed);
         put(block, HEADER_SUM, &sum.to_le_bytes());
         let sum = body_sum(block, seed);
-        put(block, CHECKSUM, &sum.to_le_bytes());
+        put(block, 0, &sum.to_le_bytes());
         self.raw.clear();
         self.items.clear();
         *self = Builder {
@@ -233,7 +233,7 @@ impl<'a> Block<'a> {
     }
 
     pub(crate) fn decode_seeded(bytes: &'a [u8], seed: u64) -> Result<Self, Flaw> {
-        if get_u32(bytes, 0) != Some(MAGIC) {
+        if get_u32(bytes, MAGIC_AT) != Some(MAGIC) {
             return Err("no block begins here");
         }
         let len = get_u32(bytes, LEN).ok_or(CUT)? as usize;
@@ -241,7 +241,7 @@ impl<'a> Block<'a> {
             return Err("a block is shorter than its header");
         }
         let bytes = bytes.get(..len).ok_or("a block is longer than its place")?;
-        let stored = get_u64(bytes, CHECKSUM).ok_or(CUT)?;
+        let stored = get_u64(bytes, 0).ok_or(CUT)?;
         if !matches(stored, body_sum(bytes, seed)) {
             return Err("the checksum of a block does not match");
         }

@@ -5,11 +5,11 @@
 //! on a faster tier than the table. Little-endian; offsets from the start of the filter.
 //!
 //! ```text
-//!  0       8          16       20      24     32           36         40     48
-//!  ├───────┼──────────┼────────┼───────┼──────┼────────────┼──────────┼──────┼──────────────┐
-//!  │ magic │ checksum │ format │ flags │ seed │ segment    │ segments │ keys │ fingerprints │
-//!  │ u64   │ xxh3-64  │ u32    │ u32   │ u64  │ len u32    │ u32      │ u64  │              │
-//!  └───────┴──────────┴────────┴───────┴──────┴────────────┴──────────┴──────┴──────────────┘
+//!  0          8       16       20      24     32           36         40     48
+//!  ├──────────┼───────┼────────┼───────┼──────┼────────────┼──────────┼──────┼──────────────┐
+//!  │ checksum │ magic │ format │ flags │ seed │ segment    │ segments │ keys │ fingerprints │
+//!  │ xxh3-64  │ u64   │ u32    │ u32   │ u64  │ len u32    │ u32      │ u64  │              │
+//!  └──────────┴───────┴────────┴───────┴──────┴────────────┴──────────┴──────┴──────────────┘
 //! ```
 //!
 //! * A key hashes to three fingerprints in three neighbouring segments; it may be in the table if they combine to the
@@ -21,11 +21,11 @@
 use crate::block::Flaw;
 use crate::bytes::{get_u32, get_u64, put};
 use crate::id::TableId;
-use tierdb_base::{checksum, checksum_parts, matches};
+use tierdb_base::{checksum, matches};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"TierTFlt");
 const FORMAT: u32 = 1;
-const CHECKSUM: usize = 8;
+const MAGIC_AT: usize = 8;
 const HEADER: usize = 48;
 /// Longest segment, as the paper has it.
 const MAX_SEGMENT: u32 = 1 << 18;
@@ -33,7 +33,7 @@ const MAX_SEGMENT: u32 = 1 << 18;
 const ATTEMPTS: u64 = 100;
 
 fn sum_of(bytes: &[u8], id: &TableId) -> u64 {
-    checksum_parts(id.seed_of(b"filter"), &[&bytes[..CHECKSUM], &bytes[CHECKSUM + 8..]])
+    checksum(id.seed_of(b"filter"), &bytes[MAGIC_AT..])
 }
 
 /// The hash of a key that filters are built from.
@@ -140,19 +140,21 @@ fn solve(shape: &Shape, hashes: &[u64]) -> Option<Vec<u8>> {
 ///
 /// Takes up to 32 bytes of memory a key while it works.
 pub(crate) fn encode(mut hashes: Vec<u64>, id: &TableId) -> Option<Vec<u8>> {
-    hashes.sort_unstable();
-    hashes.dedup();
     if hashes.is_empty() {
         return None;
     }
-    let shape = Shape::of(hashes.len());
     let solved = (0..ATTEMPTS).find_map(|attempt| {
-        let shape = Shape { seed: checksum(attempt, b"filter"), ..shape };
+        if attempt == 1 {
+            // Two equal hashes have no solution under any seed.
+            hashes.sort_unstable();
+            hashes.dedup();
+        }
+        let shape = Shape { seed: checksum(attempt, b"filter"), ..Shape::of(hashes.len()) };
         solve(&shape, &hashes).map(|fingerprints| (shape, fingerprints))
     });
     solved.map(|(shape, fingerprints)| {
         let mut out = vec![0; HEADER];
-        put(&mut out, 0, &MAGIC.to_le_bytes());
+        put(&mut out, MAGIC_AT, &MAGIC.to_le_bytes());
         put(&mut out, 16, &FORMAT.to_le_bytes());
         put(&mut out, 24, &shape.seed.to_le_bytes());
         put(&mut out, 32, &shape.segment_len.to_le_bytes());
@@ -160,7 +162,7 @@ pub(crate) fn encode(mut hashes: Vec<u64>, id: &TableId) -> Option<Vec<u8>> {
         put(&mut out, 40, &(hashes.len() as u64).to_le_bytes());
         out.extend_from_slice(&fingerprints);
         let sum = sum_of(&out, id);
-        put(&mut out, CHECKSUM, &sum.to_le_bytes());
+        put(&mut out, 0, &sum.to_le_bytes());
         out
     })
 }
@@ -180,10 +182,10 @@ impl Filter {
     pub fn decode(bytes: impl Into<Box<[u8]>>, id: &TableId) -> Result<Self, Flaw> {
         const CUT: Flaw = "a filter has not the length it says";
         let bytes = bytes.into();
-        if bytes.len() < HEADER || get_u64(&bytes, 0) != Some(MAGIC) {
+        if bytes.len() < HEADER || get_u64(&bytes, MAGIC_AT) != Some(MAGIC) {
             return Err("no filter begins here");
         }
-        if !matches(get_u64(&bytes, CHECKSUM).ok_or(CUT)?, sum_of(&bytes, id)) {
+        if !matches(get_u64(&bytes, 0).ok_or(CUT)?, sum_of(&bytes, id)) {
             return Err("the checksum of a filter does not match");
         }
         if get_u32(&bytes, 16) != Some(FORMAT) || get_u32(&bytes, 20) != Some(0) {

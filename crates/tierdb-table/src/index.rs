@@ -2,11 +2,11 @@
 //! it can be kept on a faster tier than the table. Little-endian; offsets from the start of the index.
 //!
 //! ```text
-//!  0       8          16       20      24       28          32       36         38
-//!  ├───────┼──────────┼────────┼───────┼────────┼───────────┼────────┼──────────┼──────────┐
-//!  │ magic │ checksum │ format │ flags │ blocks │ continued │ keys   │ prefix   │ largest  │
-//!  │ u64   │ xxh3-64  │ u32    │ u32   │ u32    │ u32       │ len u32│ len u16  │ len u16  │
-//!  └───────┴──────────┴────────┴───────┴────────┴───────────┴────────┴──────────┴──────────┘
+//!  0          8       16       20      24       28          32       36         38
+//!  ├──────────┼───────┼────────┼───────┼────────┼───────────┼────────┼──────────┼──────────┐
+//!  │ checksum │ magic │ format │ flags │ blocks │ continued │ keys   │ prefix   │ largest  │
+//!  │ xxh3-64  │ u64   │ u32    │ u32   │ u32    │ u32       │ len u32│ len u16  │ len u16  │
+//!  └──────────┴───────┴────────┴───────┴────────┴───────────┴────────┴──────────┴──────────┘
 //!  40                40 + 4 * (blocks + 1)
 //!  ├─────────────────┼─────────────────┼──────────────────┼──────────────────┬────────┬──────┬─────────┐
 //!  │ starts          │ key ends        │ continued blocks │ their seqnos     │ prefix │ keys │ largest │
@@ -29,15 +29,15 @@ use crate::bytes::{common_prefix, get_u16, get_u32, get_u64, put};
 use crate::id::TableId;
 use std::cmp::Ordering;
 use std::ops::Range;
-use tierdb_base::{MAX_KEY_BYTES, Seqno, checksum_parts, matches};
+use tierdb_base::{MAX_KEY_BYTES, Seqno, checksum, matches};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"TierTIdx");
 const FORMAT: u32 = 1;
-const CHECKSUM: usize = 8;
+const MAGIC_AT: usize = 8;
 const HEADER: usize = 40;
 
 fn sum_of(bytes: &[u8], id: &TableId) -> u64 {
-    checksum_parts(id.seed_of(b"index"), &[&bytes[..CHECKSUM], &bytes[CHECKSUM + 8..]])
+    checksum(id.seed_of(b"index"), &bytes[MAGIC_AT..])
 }
 
 /// Collects what the index of a table holds.
@@ -106,7 +106,7 @@ impl Builder {
         }
         let keys_len = (out.len() - keys_at) as u32;
         out.extend_from_slice(largest);
-        put(&mut out, 0, &MAGIC.to_le_bytes());
+        put(&mut out, MAGIC_AT, &MAGIC.to_le_bytes());
         put(&mut out, 16, &FORMAT.to_le_bytes());
         put(&mut out, 24, &(blocks as u32).to_le_bytes());
         put(&mut out, 28, &(self.continued.len() as u32).to_le_bytes());
@@ -114,7 +114,7 @@ impl Builder {
         put(&mut out, 36, &(prefix.len() as u16).to_le_bytes());
         put(&mut out, 38, &(largest.len() as u16).to_le_bytes());
         let sum = sum_of(&out, id);
-        put(&mut out, CHECKSUM, &sum.to_le_bytes());
+        put(&mut out, 0, &sum.to_le_bytes());
         out
     }
 }
@@ -137,10 +137,10 @@ impl Index {
     pub fn decode(bytes: impl Into<Box<[u8]>>, id: &TableId) -> Result<Self, Flaw> {
         const CUT: Flaw = "an index has not the length it says";
         let bytes = bytes.into();
-        if bytes.len() < HEADER || get_u64(&bytes, 0) != Some(MAGIC) {
+        if bytes.len() < HEADER || get_u64(&bytes, MAGIC_AT) != Some(MAGIC) {
             return Err("no index begins here");
         }
-        if !matches(get_u64(&bytes, CHECKSUM).ok_or(CUT)?, sum_of(&bytes, id)) {
+        if !matches(get_u64(&bytes, 0).ok_or(CUT)?, sum_of(&bytes, id)) {
             return Err("the checksum of an index does not match");
         }
         if get_u32(&bytes, 16) != Some(FORMAT) || get_u32(&bytes, 20) != Some(0) {

@@ -284,9 +284,7 @@ impl<F: BlockFile> TableIter<F> {
         let len = (pages.end - pages.start) as usize;
         // What is in the window is of no use from here on, and after a failed read it is not known.
         self.blocks = 0..0;
-        if self.window.len() != len {
-            self.window = AlignedBuf::zeroed(len)?;
-        }
+        self.window.resize(len)?;
         self.table.file().read(pages.start, &mut self.window, self.cause)?;
         (self.window_at, self.blocks) = (pages.start, blocks);
         self.next_read = (self.next_read * 2).min(self.most);

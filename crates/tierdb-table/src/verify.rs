@@ -43,8 +43,11 @@ struct Check<'t, F: BlockFile> {
     /// The checksum chained over the file up to this byte; `None` once bytes could not be read.
     sum: Option<u64>,
     summed: u64,
-    last: Option<(Vec<u8>, Seqno)>,
+    /// The entry before, once there is one.
+    last: Option<Seqno>,
+    last_key: Vec<u8>,
     tombstones: u64,
+    pages: AlignedBuf,
 }
 
 impl<F: BlockFile> Table<F> {
@@ -63,7 +66,9 @@ impl<F: BlockFile> Table<F> {
             sum: Some(chain_start(self.id())),
             summed: 0,
             last: None,
+            last_key: Vec::new(),
             tombstones: 0,
+            pages: AlignedBuf::default(),
         };
         check.blocks()?;
         check.parts()?;
@@ -85,8 +90,10 @@ impl<F: BlockFile> Check<'_, F> {
     }
 
     /// Reads `pages`, and chains those of them that are new. What went wrong in words, where they cannot be read.
+    /// The buffer is to be given back.
     fn read(&mut self, pages: &Range<u64>) -> Result<Result<AlignedBuf, String>> {
-        let mut buf = AlignedBuf::zeroed((pages.end - pages.start) as usize)?;
+        let mut buf = std::mem::take(&mut self.pages);
+        buf.resize((pages.end - pages.start) as usize)?;
         let read = self.table.file().read(pages.start, &mut buf, self.cause);
         if let Err(error) = read {
             return Ok(Err(error.to_string()));
@@ -119,6 +126,7 @@ impl<F: BlockFile> Check<'_, F> {
                         let skip = (self.table.extent(block).start - pages.start) as usize;
                         self.block(&buf[skip..], block);
                     }
+                    self.pages = buf;
                 }
                 // Some of these blocks may be readable by themselves.
                 Err(_) if !alone && end > first + 1 => {
@@ -146,7 +154,7 @@ impl<F: BlockFile> Check<'_, F> {
                 Ok(entry) => entry,
                 Err(what) => return self.damaged_block(what, number),
             };
-            let last = self.last.as_ref().map(|(key, seqno)| EntryRef { key, seqno: *seqno, value: None });
+            let last = self.last.map(|seqno| EntryRef { key: &self.last_key, seqno, value: None });
             let inside = entry.key >= from.as_slice()
                 && match &end {
                     Bound::Included(end) => entry.key <= end.as_slice(),
@@ -165,7 +173,9 @@ impl<F: BlockFile> Check<'_, F> {
             self.report.entries += 1;
             self.report.keys += u64::from(last.is_none_or(|last| last.key != entry.key));
             self.tombstones += u64::from(entry.value.is_none());
-            self.last = Some((entry.key.to_vec(), entry.seqno));
+            self.last = Some(entry.seqno);
+            self.last_key.clear();
+            self.last_key.extend_from_slice(entry.key);
             if !what.is_empty() {
                 self.damaged_block(what, number);
             }

@@ -4,7 +4,7 @@
 //! that small entries never need two pages; a larger entry may cross. So a lookup reads one page of 4,096
 //! bytes for most entries, and a table wastes at most one part in sixteen.
 //!
-//! Memory: one block, 256 KiB of output, the largest value, the index so far (8 bytes and a separator a block), and
+//! Memory: one block, twice 256 KiB of output, the largest value, the index so far (8 bytes and a separator a block), and
 //! 8 bytes for each key for the filter (32 while it is made).
 
 use crate::block;
@@ -51,6 +51,8 @@ pub struct Writer<D: Dir> {
     allocated: u64,
     /// What is to be written from `written` on.
     out: Vec<u8>,
+    /// Where it is copied to be written.
+    pages: AlignedBuf,
     written: u64,
     /// Checksum of what was written.
     sum: u64,
@@ -88,6 +90,7 @@ impl<D: Dir> Writer<D> {
             allocate: options.allocate.clamp(BLOCK, MAX_TABLE_BYTES).next_multiple_of(BLOCK),
             allocated: 0,
             out: Vec::new(),
+            pages: AlignedBuf::default(),
             written: 0,
             sum: chain_start(&id),
             block: block::Builder::default(),
@@ -229,11 +232,12 @@ impl<D: Dir> Writer<D> {
             self.file.file().set_len(wanted)?;
             self.allocated = wanted;
         }
-        let pages = AlignedBuf::from_bytes(&self.out[..len])?;
+        self.pages.resize(len)?;
+        self.pages.copy_from_slice(&self.out[..len]);
         if mutant::keep("write") {
-            self.file.write(self.written, &pages, self.cause)?;
+            self.file.write(self.written, &self.pages, self.cause)?;
         }
-        self.sum = chain(self.sum, &pages);
+        self.sum = chain(self.sum, &self.pages);
         self.written = end;
         self.out.drain(..len);
         Ok(())

@@ -409,7 +409,7 @@ fn salvage_of_wrong_lengths_reads_little() -> Result<(), String> {
     let table = write(&tables, 1, &model).map_err(|e| e.to_string())?;
     for block in 0..table.index().blocks() {
         // The length says: almost as long as the file.
-        world.overwrite(&area(1), table.index().place(block).start + 8, &(800_000u32).to_le_bytes());
+        world.overwrite(&area(1), table.index().place(block).start + 16, &(800_000u32).to_le_bytes());
     }
     let before = tables.meter().get(Cause::Verify).read_bytes;
     let (found, _) = salvage(&tables, 1);

@@ -98,7 +98,7 @@ fn of_equal_entries_the_first_source_is_first() {
     for direction in [Direction::Forward, Direction::Backward] {
         let values: Vec<_> = drain(&mut Merge::new(sources(), direction), 9).0;
         assert_eq!(values, (b'a'..b'f').map(|value| entry(&[value])).collect::<Vec<_>>());
-        let seen = drain(&mut Visible::new(Merge::new(sources(), direction), 3), 9).0;
+        let seen = drain(&mut Visible::new(Merge::new(sources(), direction), direction, 3), 9).0;
         assert_eq!(seen, [entry(b"a")]);
     }
     let mut kept =
@@ -124,7 +124,7 @@ fn a_snapshot_sees_what_the_model_does() {
         for direction in [Direction::Forward, Direction::Backward] {
             let snapshot = if rng.bool() { rng.u64(..2000) } else { rng.u64(..) };
             let merge = Merge::new(spread(&model, 4, direction, &mut rng), direction);
-            let mut visible = Visible::new(merge, snapshot);
+            let mut visible = Visible::new(merge, direction, snapshot);
             let (found, error) = drain(&mut visible, usize::MAX);
             let mut wanted: Vec<_> = read(&model, snapshot)
                 .into_iter()
@@ -203,7 +203,7 @@ fn an_error_of_one_source_is_that_of_all_and_stays() {
         let (found, error) = drain(&mut Merge::new(sources(), Direction::Forward), usize::MAX);
         assert!(error.is_some() && all.starts_with(&found), "{fails_at}");
         let merge = Merge::new(sources(), Direction::Forward);
-        let (found, error) = drain(&mut Visible::new(merge, Seqno::MAX), usize::MAX);
+        let (found, error) = drain(&mut Visible::new(merge, Direction::Forward, Seqno::MAX), usize::MAX);
         assert!(error.is_some() && found.len() <= all.len(), "{fails_at}");
         let merge = Merge::new(sources(), Direction::Forward);
         let (_, error) = drain(&mut Retain::new(merge, Retention::new(vec![]), |_: &[u8]| true), usize::MAX);
