@@ -309,6 +309,11 @@ impl<F: BlockFile> Log<F> {
                     self.turned.wait(&mut state);
                     continue;
                 }
+                // Since the look above another thread may have had the turn and written the block: what is
+                // durable changes under this latch only.
+                if self.is_durable(lsn) {
+                    return Ok(Waited::Durable);
+                }
                 state.writing = true;
                 Turn { log: self }
             };

@@ -171,3 +171,35 @@ fn appends_that_find_no_room_make_it_and_go_on() {
         assert!(pool.load(thread * 8) == 20 && bytes.iter().all(|byte| *byte == 20));
     }
 }
+
+/// A waiter looks whether its LSN is durable, and then for the turn to write: in between another thread may have
+/// written the block that it waits for.
+#[test]
+fn a_wait_for_what_another_thread_has_just_written_succeeds() {
+    let world = World::new();
+    let pool: LoggedPool<TestDir> = LoggedPool::create(
+        support::new_dir(&world),
+        wide(),
+        support::SEED,
+        FailureLatch::new(),
+        Meter::new(),
+        None,
+    )
+    .expect("create");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..7 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    pool.wait(pool.lsn()).expect("what was appended becomes durable");
+                }
+            });
+        }
+        for count in 1..=60_000 {
+            pool.admit(8).expect("room");
+            pool.publish(0, count);
+            pool.wait(pool.lsn()).expect("what was appended becomes durable");
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
