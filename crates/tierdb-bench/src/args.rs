@@ -1,0 +1,220 @@
+//! The command line.
+
+use crate::keys::{Distribution, MIN_KEY_BYTES};
+use crate::store::Durability;
+use crate::values::Sizes;
+use crate::workload::Workload;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use tierdb::ByteSize;
+
+/// Measures TierDB: workloads of YCSB and of production, latencies, space, wear and recovery.
+///
+/// Every value is derived from its key and version and checked whenever it is read: a store that gives wrong bytes,
+/// or an old version, fails the run. Each case (a system with a durability and a number of threads) runs in a process
+/// of its own on a new store, which is loaded first.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tierdb-bench",
+    version,
+    max_term_width = 100,
+    after_help = "Examples:
+  tierdb-bench first --dir /mnt/ssd/bench
+  tierdb-bench run --dir /mnt/ssd/bench --keys 4000000 --threads 1,2,4 --repeat 3
+  tierdb-bench run --workload a,c --system tierdb-byte --distribution zipfian --json c.json
+  tierdb-bench run --workload a --durability grouped --rate 20000 --seconds 30
+
+Measure with an optimised build: cargo run --release -p tierdb-bench -- ..."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run workloads on systems
+    ///
+    /// Loads a new store for each case, runs the workloads on it one after another, closes it, opens it again, kills
+    /// it while it writes and opens it once more. Prints a table, and with --json everything that was measured.
+    #[command(after_help = "Examples:
+  tierdb-bench run --keys 1000000 --workload a,b,c,f,d,e
+  tierdb-bench run --system tierdb-byte,tierdb-ssd --threads 1,2,4 --workload put,get
+  tierdb-bench run --workload c --distribution zipfian --theta 1.2 --ops 1000000 --repeat 5
+  tierdb-bench run --value-size 100..2000 --workload a --json a.json")]
+    Run(Run),
+
+    /// Puts and gets of 1 KiB values, uniform keys, with 1, 2 and 4 threads in every mode of TierDB
+    #[command(after_help = "Example:
+  tierdb-bench first --dir /mnt/ssd/bench --json first.json")]
+    First(First),
+
+    /// List the systems, the workloads and the distributions of keys
+    List,
+
+    /// Run one case, given as JSON on standard input
+    #[command(name = crate::child::SUBCOMMAND, hide = true)]
+    Case,
+}
+
+/// Which zipfian distribution the zipfian workloads use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Keys {
+    /// YCSB's own: over 10^10 ranks, hashed onto the keys
+    Scrambled,
+    /// Over the stored keys
+    Zipfian,
+    /// Every key alike
+    Uniform,
+}
+
+/// Where and how large.
+#[derive(Clone, Debug, Args)]
+pub struct Place {
+    /// Directory on flash; stores are made below it and removed again
+    #[arg(long, value_name = "DIR", default_value = "bench-data")]
+    pub dir: PathBuf,
+    /// Directory in shared memory that stands for a byte-addressable fast tier
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub fast_dir: PathBuf,
+    /// Directory on a fast block device (default: the flash directory)
+    #[arg(long, value_name = "DIR")]
+    pub block_dir: Option<PathBuf>,
+    /// Device to imitate on the byte-addressable fast tier, or 'none'
+    #[arg(long, value_name = "NAME", default_value = "optane-pmem")]
+    pub emulate_fast: String,
+    /// Device to imitate on the fast block device: optane-ssd, tlc, qlc or 'none'
+    #[arg(long, value_name = "NAME", default_value = "none")]
+    pub emulate_block: String,
+    /// Device to imitate on flash: optane-ssd, tlc, qlc or 'none'; systems other than TierDB cannot
+    #[arg(long, value_name = "NAME", default_value = "none")]
+    pub emulate_flash: String,
+    /// Bytes of a key
+    #[arg(long, value_name = "BYTES", default_value_t = MIN_KEY_BYTES, value_parser = key_bytes)]
+    pub key_size: usize,
+    /// Memory for each store (default: 20 % of the data)
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<ByteSize>,
+    /// Space on the fast tier for each store (default: 20 % of the data)
+    #[arg(long, value_name = "SIZE")]
+    pub fast_capacity: Option<ByteSize>,
+    /// Run every case N times; systems take turns, and medians are shown
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+    /// Seed of every choice
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Do not close, kill and reopen the store at the end
+    #[arg(long)]
+    pub no_recovery: bool,
+    /// Write all that was measured to FILE as JSON; '-' prints it instead of the table
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+fn key_bytes(text: &str) -> Result<usize, String> {
+    let bytes: usize = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (MIN_KEY_BYTES..=tierdb::MAX_KEY_BYTES).contains(&bytes) {
+        return Ok(bytes);
+    }
+    Err(format!("keys have {MIN_KEY_BYTES} to {} bytes", tierdb::MAX_KEY_BYTES))
+}
+
+/// `run`.
+#[derive(Clone, Debug, Args)]
+pub struct Run {
+    /// Systems (see 'list')
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        default_value = "tierdb-byte,tierdb-block,tierdb-ssd"
+    )]
+    pub system: Vec<String>,
+    /// Workloads, in this order after the load (see 'list'); with 'load', the load is as durable as the rest
+    ///
+    /// Without 'load' among them the load is grouped, and over sooner; its figures are shown all the same.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "a,b,c,f,d,e", value_parser = workload)]
+    pub workload: Vec<String>,
+    /// Keys to load
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub keys: u64,
+    /// Bytes of a value: a size, a range (100..2000) or 'pareto'
+    #[arg(long, value_name = "SIZE", default_value = "1024")]
+    pub value_size: Sizes,
+    /// Numbers of threads; each is a case
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "2",
+        value_parser = clap::value_parser!(u16).range(1..=crate::ledger::MAX_WRITERS as i64))]
+    pub threads: Vec<u16>,
+    /// Durabilities; each is a case
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "durable")]
+    pub durability: Vec<Durability>,
+    /// Distribution of the zipfian workloads
+    #[arg(long, value_enum, default_value_t = Keys::Scrambled)]
+    pub distribution: Keys,
+    /// Exponent of the zipfian distributions, above 0 and not 1
+    #[arg(long, value_name = "X", default_value_t = 0.99, value_parser = theta)]
+    pub theta: f64,
+    /// Length of each workload in seconds
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = positive)]
+    pub seconds: f64,
+    /// Length of each workload in operations, instead of seconds
+    #[arg(long, value_name = "N", conflicts_with = "seconds")]
+    pub ops: Option<u64>,
+    /// Warm-up before each workload in seconds, not measured
+    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    pub warmup: f64,
+    /// Open loop: begin N operations a second, and count latencies from when they were due
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub rate: Option<f64>,
+    /// Most entries of a scan
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub scan_entries: u16,
+    /// Where and how large.
+    #[command(flatten)]
+    pub place: Place,
+}
+
+fn workload(name: &str) -> Result<String, String> {
+    if name == "load" || Workload::named(name).is_some() {
+        return Ok(name.to_owned());
+    }
+    Err(format!("there are load, {}", Workload::ALL.map(|workload| workload.name).join(", ")))
+}
+
+fn theta(text: &str) -> Result<f64, String> {
+    let theta = positive(text)?;
+    if (theta - 1.0).abs() < 1e-3 { Err("must not be 1: use 0.999 or 1.001".to_owned()) } else { Ok(theta) }
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if number > 0.0 && number.is_finite() { Ok(number) } else { Err("must be above 0".to_owned()) }
+}
+
+impl Run {
+    /// The distribution of the zipfian workloads.
+    pub fn distribution(&self) -> Distribution {
+        match self.distribution {
+            Keys::Scrambled => Distribution::Scrambled(self.theta),
+            Keys::Zipfian => Distribution::Zipfian(self.theta),
+            Keys::Uniform => Distribution::Uniform,
+        }
+    }
+}
+
+/// `first`.
+#[derive(Clone, Debug, Args)]
+pub struct First {
+    /// Keys to load
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub keys: u64,
+    /// Length of each workload in seconds
+    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = positive)]
+    pub seconds: f64,
+    /// Where and how large.
+    #[command(flatten)]
+    pub place: Place,
+}

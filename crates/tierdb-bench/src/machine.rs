@@ -1,0 +1,95 @@
+//! What a run was measured on, so that figures of different machines are not taken for each other.
+
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// The machine, and what was built.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Machine {
+    /// TierDB's version and commit.
+    pub version: String,
+    /// Whether the benchmark was built with optimisation.
+    pub optimised: bool,
+    /// The processor's name.
+    pub processor: String,
+    /// Processors that the process may use.
+    pub processors: usize,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// The system's name and version.
+    pub system: String,
+    /// Tasks that were ready to run, on average over the last minute: work of others.
+    pub load_average: f64,
+    /// When the run began, in seconds since 1970.
+    pub at: u64,
+}
+
+impl Machine {
+    /// This machine, now.
+    pub fn here() -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let cpuinfo = read("/proc/cpuinfo");
+        let processor = cpuinfo.lines().find(|line| line.starts_with("model name"));
+        let uname = rustix::system::uname();
+        let info = rustix::system::sysinfo();
+        Machine {
+            version: format!("{} ({})", env!("CARGO_PKG_VERSION"), env!("TIERDB_COMMIT")),
+            optimised: !cfg!(debug_assertions),
+            processor: processor
+                .and_then(|line| line.split_once(':'))
+                .map_or("unknown processor".to_owned(), |(_, name)| name.trim().to_owned()),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            memory: (info.totalram as u64).saturating_mul(u64::from(info.mem_unit)),
+            system: format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy()),
+            load_average: read("/proc/loadavg")
+                .split_whitespace()
+                .next()
+                .and_then(|load| load.parse().ok())
+                .unwrap_or(0.0),
+            at: std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs()),
+        }
+    }
+}
+
+/// The file system and the device that `path` is on, as in `ext4 on /dev/sda1`.
+pub fn file_system(path: &Path) -> String {
+    let path = path.canonicalize().unwrap_or_else(|_| PathBuf::from(path));
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    file_system_of(&path, &mounts)
+}
+
+fn file_system_of(path: &Path, mounts: &str) -> String {
+    let mut best = (0, "an unknown file system".to_owned());
+    for line in mounts.lines() {
+        let mut fields = line.split(' ');
+        let (Some(device), Some(at), Some(kind)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        // Of several mounts that hold the path the deepest counts, and of two in one place the later.
+        if path.starts_with(at) && at.len() >= best.0 {
+            best = (at.len(), if device == kind { kind.to_owned() } else { format!("{kind} on {device}") });
+        }
+    }
+    best.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_deepest_mount_counts() {
+        let mounts = "/dev/a / ext4 rw 0 0\ntmpfs /dev/shm tmpfs rw 0 0\n/dev/b /mnt/b xfs rw 0 0\n";
+        assert_eq!(file_system_of(Path::new("/mnt/b/c"), mounts), "xfs on /dev/b");
+        assert_eq!(file_system_of(Path::new("/dev/shm/x"), mounts), "tmpfs");
+        assert_eq!(file_system_of(Path::new("/mnt/bc"), mounts), "ext4 on /dev/a");
+    }
+
+    #[test]
+    fn this_machine_has_a_name() {
+        let machine = Machine::here();
+        assert!(machine.memory > 0 && machine.system.starts_with("Linux"), "{machine:?}");
+    }
+}

@@ -1,0 +1,322 @@
+//! One phase of a run: threads that perform a mix of operations, and what was measured meanwhile.
+
+use crate::failure::Failure;
+use crate::keys::Distribution;
+use crate::ledger::Ledger;
+use crate::measure::{ProcessIo, Resident, process_seconds, resident};
+use crate::pace::Pace;
+use crate::store::{Counts, Durability, Store, TierIo};
+use crate::tally::{Latency, Tally};
+use crate::values::Sizes;
+use crate::worker::Worker;
+use crate::workload::{Mix, Op};
+use crossbeam_utils::CachePadded;
+use serde::{Deserialize, Serialize};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often progress and throughput are looked at.
+const TICK: Duration = Duration::from_millis(100);
+/// Operations that a thread takes at once from what is left of a phase.
+const TAKE: u64 = 32;
+
+/// How long a phase lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Limit {
+    /// As many operations, all threads together.
+    Ops(u64),
+    /// As many seconds.
+    Seconds(f64),
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Phase {
+    /// Its name in reports.
+    pub name: String,
+    /// Which operations.
+    pub mix: Mix,
+    /// On which keys.
+    pub keys: Distribution,
+    /// By how many threads.
+    pub threads: usize,
+    /// What its writes survive.
+    pub durability: Durability,
+    /// The same, before anything is measured.
+    pub warmup: Option<Limit>,
+    /// For how long.
+    pub limit: Limit,
+    /// Operations a second, all threads together, begun at random times whether or not earlier ones have ended.
+    /// Without it each thread begins an operation when its last one has ended.
+    pub rate: Option<f64>,
+    /// Most entries of a scan; each scan draws from 1 to this.
+    pub scan_most: usize,
+    /// Seeds every choice.
+    pub seed: u64,
+}
+
+/// The store of a run, and what is known about its contents.
+pub struct Bed<'a> {
+    /// The system's name.
+    pub system: &'a str,
+    /// The store.
+    pub store: &'a dyn Store,
+    /// What was written.
+    pub ledger: &'a Ledger,
+    /// Sizes of values.
+    pub sizes: Sizes,
+    /// Bytes of a key.
+    pub key_bytes: usize,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Measured {
+    /// The phase's name.
+    pub name: String,
+    /// How keys were chosen.
+    pub distribution: String,
+    /// What its writes survived.
+    pub durability: String,
+    /// Operations a second that were asked for, in an open loop.
+    pub offered_rate: Option<f64>,
+    /// How long it took.
+    pub seconds: f64,
+    /// Operations that ended in it.
+    pub ops: u64,
+    /// Operations a second.
+    pub rate: f64,
+    /// Latencies by operation.
+    pub latencies: Vec<Latency>,
+    /// Operations a second in each interval: its end, in seconds since the start, and the rate.
+    pub timeline: Vec<(f64, f64)>,
+    /// Microseconds of processor time for each operation, the store's background work and the benchmark's own
+    /// choice and check of values included.
+    pub cpu_us_per_op: f64,
+    /// The share of them that was spent on the threads that perform operations.
+    pub worker_cpu_us_per_op: f64,
+    /// Resident memory at the end.
+    pub resident: Resident,
+    /// Memory of the benchmark's own that is in it.
+    pub harness_bytes: u64,
+    /// I/O by tier and cause, as the store counts it.
+    pub io: Vec<TierIo>,
+    /// I/O of the process, as the kernel counts it.
+    pub process_io: ProcessIo,
+    /// Bytes of keys and values that were written.
+    pub user_bytes_written: u64,
+    /// Entries that scans gave.
+    pub scanned: u64,
+    /// Bytes written to flash for each byte of keys and values written: by the store's counts, or where it has none
+    /// by the kernel's.
+    pub write_amplification: Option<f64>,
+    /// The share of reads that did not go to flash, where the store counts it.
+    pub hit_ratio: Option<f64>,
+    /// Seconds that the store held writers back.
+    pub stall_seconds: f64,
+}
+
+/// What the threads of a phase share.
+pub(crate) struct Shared {
+    taken: AtomicU64,
+    limit: u64,
+    stop: AtomicBool,
+    failure: Mutex<Option<Failure>>,
+}
+
+impl Shared {
+    /// How many operations the caller may perform next; 0 at the end of the phase.
+    pub(crate) fn take(&self) -> u64 {
+        if self.stop.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let taken = self.taken.fetch_add(TAKE, Ordering::Relaxed);
+        self.limit.saturating_sub(taken).min(TAKE)
+    }
+
+    fn fail(&self, failure: Failure) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Ok(mut first) = self.failure.lock() {
+            first.get_or_insert(failure);
+        }
+    }
+}
+
+/// Called every tenth of a second with the share of the phase that is done and the operations so far.
+pub type Progress<'a> = dyn Fn(f64, u64) + 'a;
+
+/// Runs `phase`, its warm-up first.
+///
+/// # Errors
+/// The first failure of any thread: of the store, or a value that is wrong.
+pub fn run(bed: &Bed<'_>, phase: &Phase, progress: &Progress<'_>) -> Result<Measured, Failure> {
+    if let Some(limit) = phase.warmup {
+        let seed = phase.seed ^ 0x5eed;
+        once(bed, &Phase { limit, seed, ..phase.clone() }, progress)?;
+    }
+    once(bed, phase, progress)
+}
+
+fn once(bed: &Bed<'_>, phase: &Phase, progress: &Progress<'_>) -> Result<Measured, Failure> {
+    let limit = match phase.limit {
+        Limit::Ops(ops) => ops,
+        Limit::Seconds(_) => u64::MAX,
+    };
+    let shared =
+        Shared { taken: AtomicU64::new(0), limit, stop: AtomicBool::new(false), failure: Mutex::new(None) };
+    let expected_inserts = match phase.limit {
+        // Twice what will be inserted, as YCSB does, so that new keys have their share from the start.
+        Limit::Ops(ops) => (ops as f64 * phase.mix.share(Op::Insert) * 2.0) as u64,
+        Limit::Seconds(_) => 0,
+    };
+    let done: Vec<_> = (0..phase.threads).map(|_| CachePadded::new(AtomicU64::new(0))).collect();
+    let before = Before::now(bed.store);
+    let deadline = match phase.limit {
+        Limit::Seconds(seconds) => Some(before.begun + Duration::from_secs_f64(seconds)),
+        Limit::Ops(_) => None,
+    };
+    let mut timeline = Vec::new();
+    let tallies = std::thread::scope(|threads| {
+        let mut running = Vec::new();
+        for (index, done) in done.iter().enumerate() {
+            let pace = Pace::new(phase.rate.map(|rate| rate / phase.threads as f64), before.begun);
+            let shared = &shared;
+            running.push(threads.spawn(move || {
+                let mut worker = Worker::new(bed, phase, index as u64, expected_inserts);
+                if let Err(failure) = worker.work(shared, pace, deadline, done) {
+                    shared.fail(failure);
+                }
+                worker.into_tally()
+            }));
+        }
+        let mut watch = Watch { begun: before.begun, last: (0.0, 0) };
+        while running.iter().any(|thread| !thread.is_finished()) {
+            std::thread::sleep(TICK.min(watch.until_end(deadline)));
+            let ops = total(&done);
+            timeline.extend(watch.interval(ops));
+            let share = match phase.limit {
+                Limit::Ops(all) => ops as f64 / all.max(1) as f64,
+                Limit::Seconds(all) => watch.begun.elapsed().as_secs_f64() / all,
+            };
+            progress(share.min(1.0), ops);
+        }
+        running.into_iter().map(|thread| thread.join()).collect::<Result<Vec<_>, _>>()
+    });
+    let seconds = before.begun.elapsed().as_secs_f64();
+    if let Some(failure) = shared.failure.into_inner().unwrap_or(None) {
+        return Err(failure);
+    }
+    let Ok(tallies) = tallies else {
+        return Err(Failure::Child(format!("a thread of {} panicked", bed.system)));
+    };
+    let mut tally = Tally::new();
+    tallies.iter().for_each(|other| tally.add(other));
+    Ok(before.measured(bed, phase, seconds, &tally, timeline))
+}
+
+fn total(done: &[CachePadded<AtomicU64>]) -> u64 {
+    done.iter().map(|ops| ops.load(Ordering::Relaxed)).sum()
+}
+
+/// Cuts the operations of a phase into intervals.
+struct Watch {
+    begun: Instant,
+    last: (f64, u64),
+}
+
+impl Watch {
+    fn until_end(&self, deadline: Option<Instant>) -> Duration {
+        // Once the time is over, threads end within an operation.
+        deadline
+            .map_or(TICK, |end| end.saturating_duration_since(Instant::now()))
+            .max(Duration::from_millis(1))
+    }
+
+    /// The interval that ends now, if it is long enough to say something.
+    fn interval(&mut self, ops: u64) -> Option<(f64, f64)> {
+        let now = self.begun.elapsed().as_secs_f64();
+        let (then, before) = self.last;
+        if now - then < TICK.as_secs_f64() * 0.9 {
+            return None;
+        }
+        self.last = (now, ops);
+        Some((now, (ops - before) as f64 / (now - then)))
+    }
+}
+
+/// What was counted when a phase began.
+struct Before {
+    counts: Counts,
+    io: ProcessIo,
+    cpu: f64,
+    begun: Instant,
+}
+
+impl Before {
+    fn now(store: &dyn Store) -> Self {
+        Before { counts: store.counts(), io: ProcessIo::now(), cpu: process_seconds(), begun: Instant::now() }
+    }
+
+    fn measured(
+        self,
+        bed: &Bed<'_>,
+        phase: &Phase,
+        seconds: f64,
+        tally: &Tally,
+        timeline: Vec<(f64, f64)>,
+    ) -> Measured {
+        let cpu = process_seconds() - self.cpu;
+        let counts = bed.store.counts();
+        let process_io = ProcessIo::now().since(self.io);
+        let io = io_since(&counts.io, &self.counts.io);
+        let ops = tally.ops();
+        let per_op = |seconds: f64| if ops == 0 { 0.0 } else { seconds * 1e6 / ops as f64 };
+        let flash = if io.is_empty() {
+            process_io.written_bytes
+        } else {
+            io.iter().filter(|io| io.tier == "flash").map(|io| io.written_bytes).sum()
+        };
+        let (hits, misses) = (counts.hits - self.counts.hits, counts.misses - self.counts.misses);
+        Measured {
+            name: phase.name.clone(),
+            distribution: phase.keys.name(),
+            durability: phase.durability.name().to_owned(),
+            offered_rate: phase.rate,
+            seconds,
+            ops,
+            rate: ops as f64 / seconds,
+            latencies: tally.latencies(),
+            timeline,
+            cpu_us_per_op: per_op(cpu),
+            worker_cpu_us_per_op: per_op(tally.cpu_seconds),
+            resident: resident(),
+            harness_bytes: bed.ledger.memory_bytes() + tally.memory_bytes() * (phase.threads as u64 + 1),
+            io,
+            process_io,
+            user_bytes_written: tally.user_bytes_written,
+            scanned: tally.scanned,
+            write_amplification: (tally.user_bytes_written > 0)
+                .then(|| flash as f64 / tally.user_bytes_written as f64),
+            hit_ratio: (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64),
+            stall_seconds: (counts.stall_ns - self.counts.stall_ns) as f64 / 1e9,
+        }
+    }
+}
+
+/// What was counted between two looks at the same counters.
+fn io_since(now: &[TierIo], before: &[TierIo]) -> Vec<TierIo> {
+    let mut since: Vec<TierIo> = now.to_vec();
+    for io in &mut since {
+        if let Some(old) = before.iter().find(|old| old.tier == io.tier && old.cause == io.cause) {
+            io.reads -= old.reads;
+            io.read_bytes -= old.read_bytes;
+            io.writes -= old.writes;
+            io.written_bytes -= old.written_bytes;
+            io.syncs -= old.syncs;
+        }
+    }
+    since.retain(|io| io.reads + io.writes + io.syncs > 0 || !before.is_empty());
+    since
+}

@@ -1,0 +1,226 @@
+//! From the command line to cases, and from cases to a report.
+
+use crate::args::{First, Keys, Place, Run};
+use crate::case::Case;
+use crate::child;
+use crate::failure::Failure;
+use crate::machine::{Machine, file_system};
+use crate::phase::{Limit, Phase};
+use crate::report::{Repeated, Report, Settings};
+use crate::store::{Durability, Fast, Setup, System, Systems};
+use crate::values::Sizes;
+use crate::workload::Workload;
+use std::path::PathBuf;
+use tierdb::ByteSize;
+
+/// The least memory and fast tier that TierDB works with.
+const LEAST_MEMORY: u64 = 16 << 20;
+const LEAST_FAST: u64 = 32 << 20;
+
+/// Cases, and what is said about all of them.
+pub struct Plan {
+    /// The report's title.
+    pub title: String,
+    /// The cases, each with what sets it apart.
+    pub cases: Vec<(String, Case)>,
+    /// What is the same for all.
+    pub settings: Settings,
+}
+
+/// What `run` asks for.
+///
+/// # Errors
+/// `Invalid` for a system that is not there.
+pub fn of_run(systems: &Systems, run: &Run) -> Result<Plan, Failure> {
+    let mut cases = Vec::new();
+    for threads in &run.threads {
+        for durability in &run.durability {
+            for name in &run.system {
+                let system = named(systems, name)?;
+                let mut case = bare_case(system, &run.place, run.keys, run.value_size, *durability);
+                case.threads = usize::from(*threads);
+                // A load that nobody asks to measure is only in the way.
+                if run.workload.iter().any(|name| name == "load") {
+                    case.load_durability = *durability;
+                }
+                for name in run.workload.iter().filter(|name| *name != "load") {
+                    let Some(workload) = Workload::named(name) else { continue };
+                    case.phases.push(phase(run, &workload, case.threads, *durability));
+                }
+                cases.push((String::new(), case));
+            }
+        }
+    }
+    let names: Vec<&str> = run.system.iter().map(String::as_str).collect();
+    let length = match run.ops {
+        Some(ops) => format!("{ops} operations after {} s of warm-up", run.warmup),
+        None => format!("{} s after {} s of warm-up", run.seconds, run.warmup),
+    };
+    let pace = run.rate.map_or("closed loop".to_owned(), |rate| format!("open loop of {rate} operations/s"));
+    let title = format!("TierDB benchmark: load, {}", run.workload.join(", "));
+    let settings =
+        settings(systems, &names, &run.place, run.keys, run.value_size, format!("{pace}; {length}"));
+    Ok(Plan { title, cases, settings })
+}
+
+fn phase(run: &Run, workload: &Workload, threads: usize, durability: Durability) -> Phase {
+    Phase {
+        name: workload.name.to_owned(),
+        mix: workload.mix(),
+        keys: workload.distribution(run.distribution()),
+        threads,
+        durability,
+        warmup: (run.warmup > 0.0).then_some(Limit::Seconds(run.warmup)),
+        limit: run.ops.map_or(Limit::Seconds(run.seconds), Limit::Ops),
+        rate: run.rate,
+        scan_most: usize::from(run.scan_entries),
+        seed: run.place.seed,
+    }
+}
+
+/// What `first` asks for.
+///
+/// # Errors
+/// As [`of_run`].
+pub fn of_first(systems: &Systems, first: &First) -> Result<Plan, Failure> {
+    let run = Run {
+        system: ["tierdb-byte", "tierdb-block", "tierdb-ssd"].map(str::to_owned).to_vec(),
+        workload: ["put", "get"].map(str::to_owned).to_vec(),
+        keys: first.keys,
+        value_size: Sizes::Fixed(1024),
+        threads: vec![1, 2, 4],
+        durability: vec![Durability::Durable],
+        distribution: Keys::Uniform,
+        theta: 0.99,
+        seconds: first.seconds,
+        ops: None,
+        warmup: 1.0,
+        rate: None,
+        scan_entries: 1,
+        place: first.place.clone(),
+    };
+    let plan = of_run(systems, &run)?;
+    Ok(Plan { title: "TierDB: first figures".to_owned(), ..plan })
+}
+
+fn named<'a>(systems: &'a Systems, name: &str) -> Result<&'a dyn System, Failure> {
+    systems.named(name).ok_or_else(|| {
+        Failure::Invalid(format!("there is no system {name:?}; there are {}", systems.names().join(", ")))
+    })
+}
+
+/// A case of `system` without phases, on one thread.
+pub fn bare_case(
+    system: &dyn System,
+    place: &Place,
+    keys: u64,
+    sizes: Sizes,
+    durability: Durability,
+) -> Case {
+    let data_bytes = data_bytes(place, keys, sizes);
+    let (fast, emulate_fast) = match system.fast() {
+        Fast::Memory => (place.fast_dir.clone(), &place.emulate_fast),
+        Fast::Block | Fast::None => {
+            (place.block_dir.clone().unwrap_or_else(|| place.dir.clone()), &place.emulate_block)
+        }
+    };
+    // The process's number keeps two benchmarks apart that run at once.
+    let own = |tier: &str| PathBuf::from(format!("tierdb-bench-{}-{tier}", std::process::id()));
+    let device = |name: &str| (name != "none").then(|| name.to_owned());
+    Case {
+        system: system.name().to_owned(),
+        setup: Setup {
+            fast_dir: fast.join(own("fast")),
+            fast_bytes: fast_bytes(place, data_bytes),
+            flash_dir: place.dir.join(own("flash")),
+            memory: memory(place, data_bytes),
+            durability,
+            emulate_fast: device(emulate_fast),
+            emulate_flash: device(&place.emulate_flash),
+            keys,
+            data_bytes,
+        },
+        key_bytes: place.key_size,
+        sizes,
+        threads: 1,
+        load_durability: Durability::Grouped,
+        phases: Vec::new(),
+        seed: place.seed,
+        recovery: !place.no_recovery,
+    }
+}
+
+fn data_bytes(place: &Place, keys: u64, sizes: Sizes) -> u64 {
+    (keys as f64 * (place.key_size as f64 + sizes.mean())) as u64
+}
+
+fn memory(place: &Place, data_bytes: u64) -> u64 {
+    place.memory.map_or((data_bytes / 5).max(LEAST_MEMORY), ByteSize::bytes)
+}
+
+fn fast_bytes(place: &Place, data_bytes: u64) -> u64 {
+    place.fast_capacity.map_or((data_bytes / 5).max(LEAST_FAST), ByteSize::bytes)
+}
+
+/// What is said about all cases of a run.
+pub fn settings(
+    systems: &Systems,
+    names: &[&str],
+    place: &Place,
+    keys: u64,
+    sizes: Sizes,
+    length: String,
+) -> Settings {
+    let data_bytes = data_bytes(place, keys, sizes);
+    let used: Vec<&dyn System> = names.iter().filter_map(|name| systems.named(name)).collect();
+    let mut places = vec![("flash".to_owned(), place.dir.clone())];
+    let mut emulation = vec![format!("flash {}", place.emulate_flash)];
+    if used.iter().any(|system| system.fast() == Fast::Memory) {
+        places.push(("fast tier, byte-addressable, EMULATED".to_owned(), place.fast_dir.clone()));
+        emulation.push(format!("byte-addressable fast tier {} (TierDB only)", place.emulate_fast));
+    }
+    if used.iter().any(|system| system.fast() == Fast::Block) {
+        let dir = place.block_dir.clone().unwrap_or_else(|| place.dir.clone());
+        places.push(("fast tier, block".to_owned(), dir));
+        emulation.push(format!("fast block device {}", place.emulate_block));
+    }
+    Settings {
+        keys,
+        key_bytes: place.key_size,
+        values: sizes.name(),
+        data_bytes,
+        memory: memory(place, data_bytes),
+        fast_bytes: fast_bytes(place, data_bytes),
+        places: places
+            .into_iter()
+            .map(|(tier, dir)| (tier, format!("{} ({})", dir.display(), file_system(&dir))))
+            .collect(),
+        emulation: emulation.join(", "),
+        length,
+        repeats: place.repeat as usize,
+        systems: used.iter().map(|system| (system.name().to_owned(), system.about().to_owned())).collect(),
+    }
+}
+
+/// Runs every case of `plan` in turn, as often as it says, and tells `progress` which one begins.
+///
+/// # Errors
+/// The first failure; cases that had ended before it are lost.
+pub fn carry_out(plan: Plan, progress: &dyn Fn(&str)) -> Result<Report, Failure> {
+    let machine = Machine::here();
+    let mut cases: Vec<Repeated> =
+        plan.cases.iter().map(|(label, _)| Repeated { label: label.clone(), runs: Vec::new() }).collect();
+    let all = plan.cases.len() * plan.settings.repeats;
+    for repeat in 0..plan.settings.repeats {
+        for (index, (label, case)) in plan.cases.iter().enumerate() {
+            let number = repeat * plan.cases.len() + index + 1;
+            let durability = case.setup.durability.name();
+            progress(&format!(
+                "{number} of {all}: {}, {durability}, {} threads {label}",
+                case.system, case.threads
+            ));
+            cases[index].runs.push(child::measure(case)?);
+        }
+    }
+    Ok(Report { title: plan.title, machine, settings: plan.settings, cases })
+}

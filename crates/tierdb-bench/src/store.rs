@@ -1,0 +1,180 @@
+//! What is measured: the seam between the benchmark and the stores.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Any error of a store, with what it was doing.
+pub type StoreError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What a write survives when it returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// Power loss.
+    Durable,
+    /// Power loss some milliseconds later; a crash of the process at once.
+    Grouped,
+}
+
+impl Durability {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Durability::Durable => "durable",
+            Durability::Grouped => "grouped",
+        }
+    }
+}
+
+/// Where a store lives and what it may use: the same for every system of a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Setup {
+    /// A directory on the fast device, for this store alone. It is there, and empty for a new store.
+    pub fast_dir: PathBuf,
+    /// Bytes the store may use there.
+    pub fast_bytes: u64,
+    /// A directory on flash, for this store alone; as `fast_dir`.
+    pub flash_dir: PathBuf,
+    /// Bytes of memory the store may use, caches and write buffers included.
+    pub memory: u64,
+    /// What writes survive.
+    pub durability: Durability,
+    /// The device to imitate on the fast tier, where the system can.
+    pub emulate_fast: Option<String>,
+    /// The device to imitate on flash, where the system can.
+    pub emulate_flash: Option<String>,
+    /// Keys that will be loaded.
+    pub keys: u64,
+    /// Bytes of keys and values that will be loaded.
+    pub data_bytes: u64,
+}
+
+/// A value that was found, without a copy where the store can lend it.
+pub enum Found<'a> {
+    /// A value of TierDB's.
+    Value(tierdb::Value),
+    /// Bytes of the caller's own.
+    Owned(Vec<u8>),
+    /// Bytes that the store lends.
+    Lent(Box<dyn AsRef<[u8]> + 'a>),
+}
+
+impl AsRef<[u8]> for Found<'_> {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Found::Value(value) => value,
+            Found::Owned(bytes) => bytes,
+            Found::Lent(lent) => lent.as_ref().as_ref(),
+        }
+    }
+}
+
+/// I/O of one tier for one cause, as the store itself counts it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierIo {
+    /// `fast` or `flash`.
+    pub tier: String,
+    /// What it was for.
+    pub cause: String,
+    /// Reads completed.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes completed.
+    pub writes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Syncs and durable writes.
+    pub syncs: u64,
+}
+
+/// What a store counts about itself since it was opened. What it does not count is left empty.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Counts {
+    /// The store's mode in its own words, emulation included.
+    pub mode: String,
+    /// I/O by tier and cause.
+    pub io: Vec<TierIo>,
+    /// Reads answered from memory or from the write buffer.
+    pub hits: u64,
+    /// Reads that went to flash.
+    pub misses: u64,
+    /// Nanoseconds that writers were held back.
+    pub stall_ns: u64,
+    /// Bytes in use by part of the store, on all tiers and in memory.
+    pub parts: Vec<(String, u64)>,
+}
+
+/// An open store. Threads share it.
+pub trait Store: Send + Sync {
+    /// The value of `key`.
+    ///
+    /// # Errors
+    /// Whatever the store reports; it ends the run.
+    fn get(&self, key: &[u8]) -> Result<Option<Found<'_>>, StoreError>;
+
+    /// Stores `value` under `key`. A store that cannot choose for each write does as the setup asks.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<(), StoreError>;
+
+    /// Shows the first `count` entries from `from` on, in key order, as of one moment.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    fn scan(&self, from: &[u8], count: usize, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), StoreError>;
+
+    /// What it counts about itself.
+    fn counts(&self) -> Counts;
+
+    /// Makes everything durable and closes the store.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    fn close(self: Box<Self>) -> Result<(), StoreError>;
+}
+
+/// What a system's fast tier is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fast {
+    /// There is none: everything is on flash.
+    None,
+    /// Memory that stands for byte-addressable storage.
+    Memory,
+    /// A block device.
+    Block,
+}
+
+/// A way to open stores: one product with one arrangement of its tiers.
+pub trait System: Send + Sync {
+    /// Its name on the command line and in reports.
+    fn name(&self) -> &'static str;
+
+    /// How it is set up, and what memory it uses beyond the limit, in a sentence.
+    fn about(&self) -> &'static str;
+
+    /// What its fast tier is.
+    fn fast(&self) -> Fast;
+
+    /// Opens the store of `setup`, or creates it where the directories are empty.
+    ///
+    /// # Errors
+    /// Whatever the store reports.
+    fn open(&self, setup: &Setup) -> Result<Box<dyn Store>, StoreError>;
+}
+
+/// The systems that a program can measure.
+pub struct Systems(pub Vec<Box<dyn System>>);
+
+impl Systems {
+    /// The system `name`, if there is one.
+    pub fn named(&self, name: &str) -> Option<&dyn System> {
+        self.0.iter().find(|system| system.name() == name).map(|system| &**system)
+    }
+
+    /// Their names.
+    pub fn names(&self) -> Vec<&'static str> {
+        self.0.iter().map(|system| system.name()).collect()
+    }
+}

@@ -1,0 +1,222 @@
+//! A report as text for people.
+
+use crate::report::{Repeated, Report, Spread};
+use crate::store::TierIo;
+use crate::workload::Op;
+use std::fmt::Write as _;
+use tierdb::ByteSize;
+
+/// The report as a table.
+pub fn text(report: &Report) -> String {
+    let mut out = String::new();
+    for line in heading(report) {
+        let _ = writeln!(out, "{line}");
+    }
+    for case in &report.cases {
+        case_text(&mut out, case);
+    }
+    out
+}
+
+/// What must be known to read the figures, in lines.
+pub fn heading(report: &Report) -> Vec<String> {
+    let (machine, settings) = (&report.machine, &report.settings);
+    let mut lines = vec![
+        report.title.clone(),
+        format!(
+            "TierDB {}{}; {} x {}, {} of memory, {}; load average {:.1}",
+            machine.version,
+            if machine.optimised { "" } else { " WITHOUT OPTIMISATION" },
+            machine.processors,
+            machine.processor,
+            ByteSize(machine.memory >> 20 << 20),
+            machine.system,
+            machine.load_average,
+        ),
+        format!(
+            "{} keys of {} B, values {}: {}; memory {}, fast tier {}",
+            grouped(settings.keys),
+            settings.key_bytes,
+            settings.values,
+            ByteSize(settings.data_bytes),
+            ByteSize(settings.memory),
+            ByteSize(settings.fast_bytes),
+        ),
+    ];
+    lines.extend(settings.places.iter().map(|(tier, place)| format!("{tier}: {place}")));
+    lines.push(format!("emulation: {}", settings.emulation));
+    let times = if settings.repeats == 1 { "once".to_owned() } else { format!("{} times", settings.repeats) };
+    lines.push(format!("{}; each case {times}", settings.length));
+    lines.extend(settings.systems.iter().map(|(name, about)| format!("{name}: {about}")));
+    lines
+}
+
+fn case_text(out: &mut String, case: &Repeated) {
+    let first = case.first();
+    let _ = writeln!(out, "\n{}\n  mode: {}", case.name(), first.mode);
+    let _ = writeln!(
+        out,
+        "  {:<34}{:>10}{:>7}  {:<18}{:>9}{:>9}{:>9}{:>9}{:>9}{:>8}{:>7}{:>7}",
+        "workload",
+        "ops/s",
+        "±",
+        "latency in us",
+        "average",
+        "p50",
+        "p99",
+        "p99.9",
+        "max",
+        "CPU us",
+        "hits",
+        "W amp"
+    );
+    for (index, phase) in first.phases.iter().enumerate() {
+        let name = if phase.name == "load" {
+            format!("load, {}", phase.durability)
+        } else {
+            format!("{}, {}", phase.name, phase.distribution)
+        };
+        let rate = case.phase(index, |phase| Some(phase.rate)).unwrap_or_default();
+        let ratio = case.phase(index, |phase| phase.hit_ratio);
+        let amplification = case.phase(index, |phase| phase.write_amplification);
+        let cpu = case.phase(index, |phase| Some(phase.cpu_us_per_op)).unwrap_or_default();
+        for (line, latency) in phase.latencies.iter().enumerate() {
+            let of = |get: fn(&crate::tally::Latency) -> f64| {
+                micros(case.latency(index, latency.op, get).map_or(0.0, |spread| spread.median))
+            };
+            let first = line == 0;
+            let _ = writeln!(
+                out,
+                "  {:<34}{:>10}{:>7}  {:<18}{:>9}{:>9}{:>9}{:>9}{:>9}{:>8}{:>7}{:>7}",
+                if first { &*name } else { "" },
+                if first { grouped(rate.median as u64) } else { String::new() },
+                if first { percent(rate.relative()) } else { String::new() },
+                latency.op.name(),
+                of(|latency| latency.average_us),
+                of(|latency| latency.p50_us),
+                of(|latency| latency.p99_us),
+                of(|latency| latency.p999_us),
+                of(|latency| latency.max_us),
+                if first { micros(cpu.median) } else { String::new() },
+                optional(first, ratio, percent),
+                optional(first, amplification, |amplification| format!("{amplification:.2}")),
+            );
+        }
+    }
+    summary(out, case);
+}
+
+/// What stands once for a case: I/O by tier and cause, space, memory, times to load and to open.
+fn summary(out: &mut String, case: &Repeated) {
+    let first = case.first();
+    for phase in &first.phases {
+        let io: Vec<String> = phase.io.iter().filter(|io| io.reads + io.writes > 0).map(io_text).collect();
+        if !io.is_empty() {
+            let _ = writeln!(out, "  I/O, {}: {}", phase.name, io.join("; "));
+        }
+        if let Some(scan) = phase.latencies.iter().find(|latency| latency.op == Op::Scan) {
+            let each = phase.scanned as f64 / scan.count.max(1) as f64;
+            let _ = writeln!(out, "  scans, {}: {each:.1} entries each", phase.name);
+        }
+        if phase.stall_seconds > 0.001 {
+            let _ = writeln!(out, "  writers held back, {}: {:.2} s", phase.name, phase.stall_seconds);
+        }
+    }
+    let space = &first.space;
+    let _ = writeln!(
+        out,
+        "  space: {} on the fast tier, {} on flash, for {} of keys and values: {:.2} times as much",
+        ByteSize(space.fast_bytes),
+        ByteSize(space.flash_bytes),
+        ByteSize(space.user_bytes),
+        space.amplification,
+    );
+    let part = |name: &str| space.parts.iter().find(|(part, _)| part == name).map(|(_, bytes)| *bytes as f64);
+    if let (Some(index), Some(hsit)) = (part("fast: key index"), part("fast: hsit")) {
+        let keys = space.keys.max(1) as f64;
+        let _ = writeln!(
+            out,
+            "  fast-tier space per key: {:.1} B (key index {:.1}, HSIT {:.1})",
+            (index + hsit) / keys,
+            index / keys,
+            hsit / keys
+        );
+    }
+    if let Some(last) = first.phases.last() {
+        let memory = &last.resident;
+        let _ = writeln!(
+            out,
+            "  resident: {} of its own ({} of that the benchmark's), {} shared (an emulated fast tier)",
+            ByteSize(memory.anonymous),
+            ByteSize(last.harness_bytes),
+            ByteSize(memory.shared),
+        );
+    }
+    let seconds =
+        |of: Option<Spread>| of.map_or("not measured".to_owned(), |spread| format!("{:.3} s", spread.median));
+    let _ = writeln!(
+        out,
+        "  load {}, close {}, open {}, open after kill -9 {}",
+        seconds(case.phase(0, |phase| Some(phase.seconds))),
+        seconds(case.figure(|run| Some(run.close_seconds))),
+        seconds(case.figure(|run| run.open_seconds)),
+        seconds(case.figure(|run| run.recover_seconds)),
+    );
+}
+
+fn io_text(io: &TierIo) -> String {
+    let mut parts = Vec::new();
+    if io.reads > 0 {
+        parts.push(format!("{} in {} reads", ByteSize(io.read_bytes), grouped(io.reads)));
+    }
+    if io.writes > 0 {
+        parts.push(format!(
+            "{} in {} writes, {} syncs",
+            ByteSize(io.written_bytes),
+            grouped(io.writes),
+            grouped(io.syncs)
+        ));
+    }
+    format!("{} {} {}", io.tier, io.cause, parts.join(", "))
+}
+
+fn optional(shown: bool, figure: Option<Spread>, text: impl Fn(f64) -> String) -> String {
+    figure.filter(|_| shown).map_or(String::new(), |figure| text(figure.median))
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+fn micros(us: f64) -> String {
+    match us {
+        us if us >= 10_000.0 => grouped(us as u64),
+        us if us >= 100.0 => format!("{us:.0}"),
+        us if us >= 10.0 => format!("{us:.1}"),
+        us => format!("{us:.2}"),
+    }
+}
+
+/// A number with a comma between thousands.
+pub fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short_and_readable() {
+        assert_eq!([1, 999, 1_000, 1_234_567].map(grouped), ["1", "999", "1,000", "1,234,567"]);
+        assert_eq!([0.456, 12.34, 123.4, 12_345.0].map(micros), ["0.46", "12.3", "123", "12,345"]);
+    }
+}

@@ -1,0 +1,191 @@
+//! One thread of a phase: chooses an operation and a key, times the store, and checks what it gave.
+
+use crate::failure::Failure;
+use crate::keys::{Chooser, write_key};
+use crate::measure::thread_seconds;
+use crate::pace::{Due, Pace};
+use crate::phase::{Bed, Phase, Shared};
+use crate::store::StoreError;
+use crate::tally::Tally;
+use crate::values::{self, Wrong};
+use crate::workload::Op;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+pub(crate) struct Worker<'a> {
+    bed: &'a Bed<'a>,
+    phase: &'a Phase,
+    rng: fastrand::Rng,
+    chooser: Chooser,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    tally: Tally,
+}
+
+impl<'a> Worker<'a> {
+    pub(crate) fn new(bed: &'a Bed<'a>, phase: &'a Phase, index: u64, expected_inserts: u64) -> Self {
+        Worker {
+            bed,
+            phase,
+            rng: fastrand::Rng::with_seed(phase.seed.wrapping_mul(0x9E37_79B9).wrapping_add(index)),
+            chooser: Chooser::new(phase.keys, bed.ledger.acknowledged(), expected_inserts),
+            key: Vec::new(),
+            value: Vec::new(),
+            tally: Tally::new(),
+        }
+    }
+
+    pub(crate) fn into_tally(self) -> Tally {
+        self.tally
+    }
+
+    /// Performs operations until the phase is over.
+    pub(crate) fn work(
+        &mut self,
+        shared: &Shared,
+        mut pace: Pace,
+        deadline: Option<Instant>,
+        done: &AtomicU64,
+    ) -> Result<(), Failure> {
+        let cpu = thread_seconds();
+        'phase: loop {
+            let taken = shared.take();
+            if taken == 0 {
+                break;
+            }
+            for _ in 0..taken {
+                let op = self.phase.mix.pick(&mut self.rng);
+                let due = pace.wait(&mut self.rng, deadline);
+                if due == Due::Never {
+                    break 'phase;
+                }
+                let number = self.prepare(op);
+                let counted_from = if let Due::Since(due) = due { due } else { Instant::now() };
+                let ended = self.perform(op, number)?;
+                self.tally.record(op, ended.duration_since(counted_from));
+                done.store(done.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                if deadline.is_some_and(|deadline| ended >= deadline) {
+                    break 'phase;
+                }
+            }
+        }
+        self.tally.cpu_seconds = thread_seconds() - cpu;
+        Ok(())
+    }
+
+    /// Chooses the key of `op`, and writes it and what it is to hold down. What is prepared must be performed.
+    fn prepare(&mut self, op: Op) -> u64 {
+        let Bed { ledger, sizes, .. } = self.bed;
+        let number = match op {
+            Op::Insert => ledger.next_insert(),
+            _ => self.chooser.next(ledger, &mut self.rng),
+        };
+        write_key(number, self.bed.key_bytes, &mut self.key);
+        if matches!(op, Op::Update | Op::Insert | Op::ReadModifyWrite) {
+            let version = ledger.begin_write(number);
+            values::write(number, version, sizes.of(number, version), &mut self.value);
+        }
+        number
+    }
+
+    /// Performs `op` and returns when the store had answered.
+    fn perform(&mut self, op: Op, number: u64) -> Result<Instant, Failure> {
+        match op {
+            Op::Read => self.read(op, number),
+            Op::Update => self.write(op, number),
+            Op::Insert => {
+                let ended = self.write(op, number)?;
+                self.bed.ledger.inserted();
+                Ok(ended)
+            }
+            Op::Scan => self.scan(number),
+            Op::ReadModifyWrite => {
+                self.read(op, number)?;
+                self.write(op, number)
+            }
+        }
+    }
+
+    fn read(&mut self, op: Op, number: u64) -> Result<Instant, Failure> {
+        let Bed { store, ledger, sizes, .. } = self.bed;
+        let oldest = ledger.floor(number);
+        let found = store.get(&self.key).map_err(|source| self.failed(op, source))?;
+        let ended = Instant::now();
+        let wrong = match &found {
+            None if oldest == 0 => return Ok(ended),
+            None => Wrong::Missing(oldest),
+            Some(value) => match values::read(value.as_ref(), sizes) {
+                Ok((own, _)) if own != number => Wrong::OtherKey(own),
+                Ok((_, version)) => {
+                    let newest = ledger.issued(number);
+                    if (oldest..=newest).contains(&version) {
+                        return Ok(ended);
+                    }
+                    Wrong::Version { found: version, oldest, newest }
+                }
+                Err(wrong) => wrong,
+            },
+        };
+        Err(Failure::WrongValue { op, number, wrong })
+    }
+
+    fn write(&mut self, op: Op, number: u64) -> Result<Instant, Failure> {
+        let Bed { store, ledger, .. } = self.bed;
+        store.put(&self.key, &self.value, self.phase.durability).map_err(|source| self.failed(op, source))?;
+        let ended = Instant::now();
+        ledger.end_write(number);
+        self.tally.user_bytes_written += (self.key.len() + self.value.len()) as u64;
+        Ok(ended)
+    }
+
+    /// Reads from the key of `number` on. Values are checked as they come, so the time of a scan has that in it.
+    fn scan(&mut self, number: u64) -> Result<Instant, Failure> {
+        let Bed { store, ledger, sizes, key_bytes, .. } = self.bed;
+        let count = self.rng.usize(1..=self.phase.scan_most);
+        let (mut seen, mut wrong) = (0, None);
+        let (mut last, mut expected) = (std::mem::take(&mut self.value), Vec::new());
+        store
+            .scan(&self.key, count, &mut |key, value| {
+                let checked = match values::read(value, sizes) {
+                    Err(wrong) => Err((number, wrong)),
+                    Ok((own, version)) => {
+                        write_key(own, *key_bytes, &mut expected);
+                        let newest = ledger.issued(own);
+                        if expected != key {
+                            Err((own, Wrong::Misplaced))
+                        } else if version > newest {
+                            Err((own, Wrong::Version { found: version, oldest: 1, newest }))
+                        } else if seen == 0 && key != self.key {
+                            // Keys are never deleted, so a scan begins at the key it was asked for.
+                            Err((number, Wrong::Missing(1)))
+                        } else if seen > 0 && key <= last.as_slice() {
+                            Err((own, Wrong::Unordered))
+                        } else {
+                            Ok(())
+                        }
+                    }
+                };
+                if let Err(found) = checked {
+                    wrong.get_or_insert(found);
+                }
+                last.clear();
+                last.extend_from_slice(key);
+                seen += 1;
+            })
+            .map_err(|source| self.failed(Op::Scan, source))?;
+        let ended = Instant::now();
+        self.value = last;
+        self.tally.scanned += seen;
+        if seen == 0 {
+            wrong = Some((number, Wrong::Missing(1)));
+        }
+        match wrong {
+            None => Ok(ended),
+            Some((number, wrong)) => Err(Failure::WrongValue { op: Op::Scan, number, wrong }),
+        }
+    }
+
+    fn failed(&self, op: Op, source: StoreError) -> Failure {
+        Failure::Store { system: self.bed.system.to_owned(), doing: op.name().to_owned(), source }
+    }
+}

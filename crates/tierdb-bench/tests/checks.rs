@@ -1,0 +1,194 @@
+//! The benchmark itself: wrong answers fail a run, and time that a store spends is counted.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tierdb_bench::failure::Failure;
+use tierdb_bench::keys::Distribution;
+use tierdb_bench::ledger::Ledger;
+use tierdb_bench::phase::{self, Bed, Limit, Measured, Phase};
+use tierdb_bench::store::{Counts, Durability, Found, Store, StoreError};
+use tierdb_bench::values::{Sizes, Wrong};
+use tierdb_bench::workload::{Mix, Op, Workload};
+
+const KEYS: u64 = 500;
+
+/// What the store does wrong, from the given operation on.
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    None,
+    /// A byte of what is read is another.
+    Byte,
+    /// What is read is cut.
+    Cut,
+    /// What is read is the value of another key.
+    OtherKey,
+    /// Writes have no effect.
+    LostWrites,
+    /// Nothing is found.
+    Missing,
+    /// Scans leave an entry out.
+    Hole,
+    /// Reads take this long, once.
+    Stall(Duration),
+}
+
+struct Map {
+    entries: RwLock<BTreeMap<Vec<u8>, Vec<u8>>>,
+    fault: RwLock<Fault>,
+    reads: AtomicU64,
+}
+
+impl Map {
+    fn new() -> Self {
+        Map { entries: RwLock::default(), fault: RwLock::new(Fault::None), reads: AtomicU64::new(0) }
+    }
+
+    fn fault(&self) -> Fault {
+        *self.fault.read().expect("fault")
+    }
+}
+
+impl Store for Map {
+    fn get(&self, key: &[u8]) -> Result<Option<Found<'_>>, StoreError> {
+        let entries = self.entries.read().map_err(|e| e.to_string())?;
+        let mut found = entries.get(key).cloned();
+        match self.fault() {
+            Fault::Byte => found.iter_mut().for_each(|value| value[70] ^= 1),
+            Fault::Cut => found.iter_mut().for_each(|value| value.truncate(99)),
+            Fault::OtherKey => {
+                let other = entries.range::<[u8], _>((Bound::Excluded(key), Bound::Unbounded)).next();
+                found = other.map(|(_, value)| value.clone());
+            }
+            Fault::Missing => found = None,
+            Fault::Stall(stall) if self.reads.fetch_add(1, Ordering::Relaxed) == 100 => {
+                std::thread::sleep(stall);
+            }
+            _ => {}
+        }
+        Ok(found.map(Found::Owned))
+    }
+
+    fn put(&self, key: &[u8], value: &[u8], _: Durability) -> Result<(), StoreError> {
+        if self.fault() != Fault::LostWrites {
+            self.entries.write().map_err(|e| e.to_string())?.insert(key.to_vec(), value.to_vec());
+        }
+        Ok(())
+    }
+
+    fn scan(&self, from: &[u8], count: usize, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), StoreError> {
+        let skip = usize::from(self.fault() == Fault::Hole);
+        let entries = self.entries.read().map_err(|e| e.to_string())?;
+        let range = entries.range::<[u8], _>((Bound::Included(from), Bound::Unbounded));
+        range.skip(skip).take(count).for_each(|(key, value)| see(key, value));
+        Ok(())
+    }
+
+    fn counts(&self) -> Counts {
+        Counts::default()
+    }
+
+    fn close(self: Box<Self>) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+fn phase(mix: Mix, keys: Distribution, limit: Limit) -> Phase {
+    Phase {
+        name: "test".to_owned(),
+        mix,
+        keys,
+        threads: 2,
+        durability: Durability::Durable,
+        warmup: None,
+        limit,
+        rate: None,
+        scan_most: 20,
+        seed: 4,
+    }
+}
+
+fn loaded(store: &Map, ledger: &Ledger) {
+    let load = phase(Mix::only(Op::Insert), Distribution::Uniform, Limit::Ops(KEYS));
+    run(store, ledger, &load).expect("load");
+    assert_eq!(ledger.acknowledged(), KEYS);
+}
+
+fn run(store: &Map, ledger: &Ledger, phase: &Phase) -> Result<Measured, Failure> {
+    let bed = Bed { system: "map", store, ledger, sizes: Sizes::Fixed(100), key_bytes: 16 };
+    phase::run(&bed, phase, &|_, _| ())
+}
+
+fn with_fault(fault: Fault, mix: Mix) -> Result<Measured, Failure> {
+    let (store, ledger) = (Map::new(), Ledger::new());
+    loaded(&store, &ledger);
+    *store.fault.write().expect("fault") = fault;
+    run(&store, &ledger, &phase(mix, Distribution::Uniform, Limit::Ops(3_000)))
+}
+
+fn wrong(fault: Fault, mix: Mix) -> Wrong {
+    match with_fault(fault, mix) {
+        Err(Failure::WrongValue { wrong, .. }) => wrong,
+        other => panic!("the run did not fail for a wrong value: {other:?}"),
+    }
+}
+
+#[test]
+fn every_workload_runs_on_a_right_store_and_does_what_it_says() {
+    for workload in Workload::ALL {
+        let (store, ledger) = (Map::new(), Ledger::new());
+        loaded(&store, &ledger);
+        let keys = workload.distribution(Distribution::Scrambled(0.99));
+        let measured =
+            run(&store, &ledger, &phase(workload.mix(), keys, Limit::Ops(4_000))).expect(workload.name);
+        assert_eq!(measured.ops, 4_000, "{}", workload.name);
+        let inserted: u64 =
+            measured.latencies.iter().filter(|latency| latency.op == Op::Insert).map(|l| l.count).sum();
+        assert_eq!(ledger.acknowledged(), KEYS + inserted, "{}", workload.name);
+    }
+}
+
+#[test]
+fn a_wrong_value_fails_the_run() {
+    let mixed = || Mix { shares: vec![(Op::Read, 50), (Op::Update, 50)] };
+    assert!(matches!(wrong(Fault::Byte, mixed()), Wrong::Byte { at: 70, .. }));
+    assert!(matches!(wrong(Fault::Cut, mixed()), Wrong::Length { found: 99, expected: 100, .. }));
+    assert!(matches!(wrong(Fault::OtherKey, mixed()), Wrong::OtherKey(_) | Wrong::Missing(_)));
+    assert!(matches!(wrong(Fault::Missing, mixed()), Wrong::Missing(1..)));
+    assert!(
+        matches!(wrong(Fault::LostWrites, mixed()), Wrong::Version { .. }),
+        "an old version is no answer"
+    );
+    assert!(matches!(wrong(Fault::Hole, Mix::only(Op::Scan)), Wrong::Missing(1)));
+    assert!(with_fault(Fault::None, mixed()).is_ok());
+}
+
+#[test]
+fn a_stall_counts_for_all_that_was_due_in_an_open_loop_and_once_in_a_closed_one() {
+    let stall = Duration::from_millis(200);
+    let slow = |rate: Option<f64>| {
+        let (store, ledger) = (Map::new(), Ledger::new());
+        loaded(&store, &ledger);
+        *store.fault.write().expect("fault") = Fault::Stall(stall);
+        let phase = Phase {
+            threads: 1,
+            rate,
+            ..phase(Mix::only(Op::Read), Distribution::Uniform, Limit::Seconds(0.8))
+        };
+        let measured = run(&store, &ledger, &phase).expect("run");
+        let read = &measured.latencies[0];
+        // Operations that took more than half the stall.
+        let below =
+            read.cdf.iter().filter(|(us, _)| *us < 100_000.0).map(|(_, share)| *share).fold(0.0, f64::max);
+        ((1.0 - below) * read.count as f64, read.max_us, measured.ops)
+    };
+    let (late, longest, ops) = slow(Some(2_000.0));
+    assert!((1_200..2_000).contains(&ops), "{ops} operations at 2,000/s in 0.8 s");
+    assert!(late > 100.0, "of about 400 operations that were due in the stall, {late} waited for half of it");
+    assert!(longest >= 199_000.0, "{longest}");
+    let (late, longest, _) = slow(None);
+    assert!(late < 50.0, "{late}");
+    assert!(longest >= 199_000.0, "{longest}");
+}

@@ -1,0 +1,112 @@
+//! The command as a whole: every workload on every mode, tiny, with values checked and a killed store recovered.
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+fn bench(dir: &Path, args: &[&str]) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_tierdb-bench"))
+        .args(args)
+        .args(["--warmup", "0", "--json", "-", "--dir"])
+        .arg(dir)
+        .arg("--fast-dir")
+        .arg(dir)
+        .output()
+        .expect("the command runs");
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"))
+}
+
+#[test]
+fn every_workload_runs_in_every_mode() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let report = bench(
+        dir.path(),
+        &["run", "--keys", "3000", "--ops", "1500", "--workload", "a,b,c,f,d,e,nutanix,put,get"],
+    );
+    let cases = report["cases"].as_array().expect("cases");
+    assert_eq!(cases.len(), 3);
+    for case in cases {
+        let outcome = &case["runs"][0];
+        let name = &outcome["system"];
+        let phases = outcome["phases"].as_array().expect("phases");
+        assert_eq!(phases.len(), 10, "{name}: the load and nine workloads");
+        assert_eq!(number(&phases[0]["ops"]), 3000.0);
+        for phase in phases {
+            assert!(number(&phase["rate"]) > 0.0 && number(&phase["cpu_us_per_op"]) > 0.0, "{name}: {phase}");
+        }
+        assert!(number(&outcome["space"]["keys"]) >= 3000.0);
+        assert!(number(&outcome["open_seconds"]) > 0.0, "{name} was opened after its close");
+        assert!(number(&outcome["recover_seconds"]) > 0.0, "{name} was opened after it was killed");
+    }
+    let left = std::fs::read_dir(dir.path()).expect("directory").count();
+    assert_eq!(left, 0, "stores are removed");
+}
+
+#[test]
+fn sizes_distributions_and_rates_can_be_chosen() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let report = bench(
+        dir.path(),
+        &[
+            "run",
+            "--system",
+            "tierdb-byte",
+            "--keys",
+            "2000",
+            "--seconds",
+            "0.5",
+            "--workload",
+            "a",
+            "--rate",
+            "1000",
+            "--distribution",
+            "zipfian",
+            "--theta",
+            "1.2",
+            "--value-size",
+            "50..3000",
+            "--threads",
+            "1,2",
+            "--durability",
+            "grouped",
+            "--repeat",
+            "2",
+            "--key-size",
+            "48",
+            "--no-recovery",
+        ],
+    );
+    let cases = report["cases"].as_array().expect("cases");
+    assert_eq!(cases.len(), 2, "two numbers of threads");
+    for case in cases {
+        let runs = case["runs"].as_array().expect("runs");
+        assert_eq!(runs.len(), 2);
+        let phase = &runs[0]["phases"][1];
+        assert_eq!(phase["distribution"], "zipfian over the keys 1.2");
+        assert!(
+            number(&phase["rate"]) < 1300.0,
+            "the rate of an open loop is that asked for: {}",
+            phase["rate"]
+        );
+        assert!(runs[0]["recover_seconds"].is_null());
+    }
+}
+
+#[test]
+fn a_request_that_makes_no_sense_is_refused() {
+    for args in [
+        &["run", "--system", "tierdb-tape"][..],
+        &["run", "--workload", "z"],
+        &["run", "--theta", "1"],
+        &["run", "--threads", "0"],
+        &["run", "--value-size", "1"],
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_tierdb-bench")).args(args).output().expect("runs");
+        assert!(!output.status.success(), "{args:?}");
+    }
+}
