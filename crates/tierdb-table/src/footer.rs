@@ -132,23 +132,18 @@ fn sum_of(bytes: &[u8], word: u64) -> u64 {
 
 impl Footer {
     /// Bytes of the footer in the file, a multiple of 4,096.
-    pub fn len(&self) -> usize {
+    pub fn stored_len(&self) -> usize {
         (self.smallest.len() + self.largest.len() + TAIL).next_multiple_of(BLOCK as usize)
-    }
-
-    /// Never: a footer has bytes.
-    pub fn is_empty(&self) -> bool {
-        false
     }
 
     /// Where the footer begins in the file.
     pub fn at(&self) -> u64 {
-        self.file_len - self.len() as u64
+        self.file_len - self.stored_len() as u64
     }
 
     /// The footer as stored.
     pub fn encode(&self, id: &TableId) -> Vec<u8> {
-        let mut out = vec![0; self.len()];
+        let mut out = vec![0; self.stored_len()];
         put(&mut out, 0, &self.smallest);
         put(&mut out, self.smallest.len(), &self.largest);
         let start = out.len() - TAIL;
@@ -174,7 +169,7 @@ impl Footer {
         put(tail, 100, &(self.smallest.len() as u16).to_le_bytes());
         put(tail, 102, &(self.largest.len() as u16).to_le_bytes());
         put(tail, 104, &self.file_checksum.to_le_bytes());
-        put(tail, 120, &(self.len() as u32).to_le_bytes());
+        put(tail, 120, &(self.stored_len() as u32).to_le_bytes());
         put(tail, 124, &FORMAT.to_le_bytes());
         put(tail, 136, &MAGIC.to_le_bytes());
         let sum = sum_of(&out, id.word());
@@ -243,7 +238,9 @@ impl Footer {
             return Some("a footer with lengths that no table has");
         }
         let parts = (self.blocks_len + self.index_len + self.filter_len).next_multiple_of(BLOCK);
-        if self.len() != len || parts + len as u64 != self.file_len || !self.blocks_len.is_multiple_of(BLOCK)
+        if self.stored_len() != len
+            || parts + len as u64 != self.file_len
+            || !self.blocks_len.is_multiple_of(BLOCK)
         {
             return Some("a footer whose lengths contradict each other");
         }

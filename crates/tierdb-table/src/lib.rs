@@ -6,7 +6,7 @@
 //!
 //! Read in this order: [`footer`] (how a file is laid out, and found to be whole), [`block`] (how entries are packed),
 //! [`index`] and [`filter`] (how a block is found; both may be kept on a faster tier), [`writer`],
-//! [`table`], [`mod@iter`] (ranges, with read-ahead), [`merge`] (many sources as one), [`retain`] (which versions a rewrite
+//! [`table`], [`mod@iter`] (ranges, with read-ahead), [`merge`] (many sources as one; [`chain`] where their keys do not overlap), [`retain`] (which versions a rewrite
 //! keeps), [`visible`] (what a snapshot sees), [`verify`] and [`salvage`] (damage).
 //!
 //! # Limits
@@ -36,6 +36,7 @@
 
 pub mod block;
 mod bytes;
+pub mod chain;
 pub mod dir;
 mod entry;
 pub mod filter;
@@ -52,6 +53,7 @@ pub mod visible;
 pub mod writer;
 
 pub use block::Flaw;
+pub use chain::Chain;
 pub use dir::{Parts, TableDir};
 pub use entry::{Entry, EntryRef, Found, Version};
 pub use filter::Filter;

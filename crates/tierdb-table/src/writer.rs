@@ -284,7 +284,7 @@ impl<D: Dir> Writer<D> {
             largest: std::mem::take(&mut self.last_key),
             file_checksum: self.sum,
         };
-        footer.file_len = self.position() + footer.len() as u64;
+        footer.file_len = self.position() + footer.stored_len() as u64;
         self.out.extend_from_slice(&footer.encode(&self.id));
         self.write_pages()?;
         if self.allocated != footer.file_len {

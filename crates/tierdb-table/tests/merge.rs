@@ -10,8 +10,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 use tierdb_base::{Error, Result, Seqno};
 use tierdb_device::Cause;
-use tierdb_sim::{FaultKind, FaultPlan, Ops};
-use tierdb_table::{Direction, Entry, EntryRef, Merge, ReadAhead, Retain, Retention, Source, Visible};
+use tierdb_sim::{FaultKind, FaultPlan, Ops, SimFile};
+use tierdb_table::{
+    Chain, Direction, Entry, EntryRef, Merge, ReadAhead, Retain, Retention, Source, Table, Visible,
+};
 
 /// Entries in memory, as an engine's own side would give them.
 struct Memory {
@@ -88,6 +90,50 @@ fn a_merge_gives_all_entries_in_order() {
             assert!(error.is_none() && found == wanted, "seed {seed}, {direction:?}");
             wanted.reverse();
         }
+    }
+}
+
+#[test]
+fn a_chain_gives_one_table_after_another_and_reads_no_further() {
+    let mut rng = fastrand::Rng::with_seed(3);
+    let model = random_model(&mut rng, &KIND);
+    let all = kit::entries(&model);
+    let (world, mut runs, mut part) = (new_world(), Vec::new(), Model::new());
+    let tables = tables(&world);
+    for (at, value) in &model {
+        let full = part.len() > 25 && part.keys().next_back().is_some_and(|last| last.0 != at.0);
+        if full {
+            let part = std::mem::take(&mut part);
+            runs.push(Arc::new(write(&tables, runs.len() as u64, &part).expect("write")));
+        }
+        part.insert(at.clone(), value.clone());
+    }
+    assert!(runs.len() > 3);
+    let last =
+        all.iter().rposition(|entry| entry.key == runs[runs.len() - 1].footer().largest).expect("some");
+    let mut wanted = all[..=last].to_vec();
+    let range = (Bound::Unbounded, Bound::Unbounded);
+    for direction in [Direction::Forward, Direction::Backward] {
+        let chain = || {
+            let tables: Vec<_> = match direction {
+                Direction::Forward => runs.iter().collect(),
+                Direction::Backward => runs.iter().rev().collect(),
+            };
+            let open = |table: &Arc<Table<SimFile>>| {
+                table.iter(range, direction, ReadAhead::default(), Cause::Foreground)
+            };
+            Chain::new(tables.into_iter().map(open))
+        };
+        let before = tables.meter().get(Cause::Foreground).reads;
+        let few = drain(&mut chain(), 3).0;
+        assert!(few == wanted[..3] && tables.meter().get(Cause::Foreground).reads - before <= 2);
+        let (found, error) = drain(&mut chain(), usize::MAX);
+        assert!(error.is_none() && found == wanted, "{direction:?}");
+        world.inject(FaultPlan::nth(4, FaultKind::Eio).on(Ops::READ));
+        let (found, error) = drain(&mut chain(), usize::MAX);
+        assert_eq!(world.heal().hit, 1);
+        assert!(error.is_some() && !found.is_empty() && wanted.starts_with(&found));
+        wanted.reverse();
     }
 }
 
