@@ -26,14 +26,21 @@ fn key(n: u64) -> [u8; 24] {
     key
 }
 
+/// Nanoseconds that this thread has had a processor; 0 where the system does not say.
+fn on_cpu() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0)
+}
+
 /// Times `work`, which does `count` operations on `bytes` bytes in all.
 fn timed<T>(what: &str, count: u64, bytes: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let start = Instant::now();
+    let (start, cpu) = (Instant::now(), on_cpu());
     let done = work()?;
-    let spent = start.elapsed();
+    let (spent, cpu) = (start.elapsed(), on_cpu() - cpu);
     println!(
-        "{what:<34} {:>9.0} ns each {:>10.0} /s {:>8.0} MB/s",
+        "{what:<34} {:>9.0} ns each {:>8.0} on cpu {:>10.0} /s {:>8.0} MB/s",
         spent.as_nanos() as f64 / count as f64,
+        cpu as f64 / count as f64,
         count as f64 / spent.as_secs_f64(),
         bytes as f64 / 1e6 / spent.as_secs_f64()
     );

@@ -55,7 +55,17 @@ pub(crate) fn take_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
 
 /// How many bytes `one` and `other` begin with in common.
 pub(crate) fn common_prefix(one: &[u8], other: &[u8]) -> usize {
-    one.iter().zip(other).take_while(|(a, b)| a == b).count()
+    let len = one.len().min(other.len());
+    let mut at = 0;
+    while at + 8 <= len {
+        if let (Some(a), Some(b)) = (get_u64(one, at), get_u64(other, at))
+            && a != b
+        {
+            return at + ((a ^ b).trailing_zeros() / 8) as usize;
+        }
+        at += 8;
+    }
+    at + one[at..len].iter().zip(&other[at..len]).take_while(|(a, b)| a == b).count()
 }
 
 #[cfg(test)]
@@ -74,6 +84,19 @@ mod tests {
         }
         assert_eq!(take_varint(&[0xff; 11], &mut 0), None);
         assert_eq!(take_varint(&[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 2], &mut 0), None);
+    }
+
+    #[test]
+    fn common_prefixes_end_at_the_first_difference() {
+        let one: Vec<u8> = (0..40).collect();
+        for len in 0..=40 {
+            assert_eq!((common_prefix(&one, &one[..len]), common_prefix(&one[..len], &one)), (len, len));
+            for at in 0..len {
+                let mut other = one[..len].to_vec();
+                other[at] ^= 0x80;
+                assert_eq!(common_prefix(&one, &other), at);
+            }
+        }
     }
 
     #[test]

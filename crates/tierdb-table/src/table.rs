@@ -7,6 +7,7 @@ use crate::filter::Filter;
 use crate::footer::Footer;
 use crate::id::TableId;
 use crate::index::Index;
+use std::cell::Cell;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 use tierdb_base::{Error, Location, Result, Seqno, TierRole, hex};
@@ -21,6 +22,13 @@ pub struct Table<F: BlockFile> {
     index: Index,
     filter: Option<Filter>,
     filter_damage: Option<Error>,
+}
+
+/// Longest buffer that a thread keeps for its next lookup.
+const KEPT: usize = 64 << 10;
+
+thread_local! {
+    static PAGES: Cell<AlignedBuf> = Cell::default();
 }
 
 /// The pages of the file that hold `place`.
@@ -160,12 +168,19 @@ impl<F: BlockFile> Table<F> {
     pub fn get(&self, key: &[u8], seqno: Seqno, cause: Cause) -> Result<Option<Found>> {
         let Some(block) = self.locate(key, seqno) else { return Ok(None) };
         let extent = self.extent(block);
-        let mut pages = AlignedBuf::zeroed((extent.end - extent.start) as usize)?;
+        let len = (extent.end - extent.start) as usize;
+        // Taken out while in use, so that an error leaves none behind; a long one is not kept.
+        let mut pages = PAGES.take();
+        pages.resize(len)?;
         self.file.read(extent.start, &mut pages, cause)?;
-        self.search(&pages, block, key, seqno).or_else(|_| {
+        let found = self.search(&pages, block, key, seqno).or_else(|_| {
             self.file.read(extent.start, &mut pages, cause)?;
             self.search(&pages, block, key, seqno)
-        })
+        });
+        if len <= KEPT {
+            PAGES.set(pages);
+        }
+        found
     }
 
     /// As [`Table::get`] for each of `keys`, with their reads in flight at once. One result for each, in their order.

@@ -177,7 +177,7 @@ impl<F: BlockFile> Check<'_, F> {
             self.last_key.clear();
             self.last_key.extend_from_slice(entry.key);
             if !what.is_empty() {
-                self.damaged_block(what, number);
+                return self.damaged_block(what, number);
             }
         }
     }

@@ -5,7 +5,7 @@
 //! bytes for most entries, and a table wastes at most one part in sixteen.
 //!
 //! Memory: one block, twice 256 KiB of output, the largest value, the index so far (8 bytes and a separator a block), and
-//! 8 bytes for each key for the filter (32 while it is made).
+//! 8 bytes for each key for the filter (40 while it is made).
 
 use crate::block;
 use crate::dir::TableDir;

@@ -511,3 +511,36 @@ fn decoders_survive_bytes_that_pass_their_checksum() {
         "{passed:?}: the checks behind the checksum are reached"
     );
 }
+
+/// Goal: nor do those who use what was decoded: lookups, iterators, verify and salvage end without a panic.
+/// Method: changes in blocks, index and filter of a file, with each comparison off in turn.
+#[test]
+fn readers_survive_bytes_that_pass_their_checksum() {
+    let (world, model) = sample();
+    let footer = open(&world, 1).expect("whole").footer().clone();
+    let sites = mutant::record(|| {
+        open(&world, 1).expect("whole").verify(Cause::Verify).expect("memory");
+        salvage(&tables(&world), 1);
+    });
+    let mut rng = fastrand::Rng::with_seed(2);
+    let (mut opened, mut tried) = (0, 0);
+    for site in sites.into_keys().filter(|site| site.what == "checksum") {
+        mutant::without(site, || {
+            for _ in 0..150 {
+                let changed = world.copy();
+                for _ in 0..rng.usize(1..4) {
+                    let end = footer.blocks_len + footer.index_len + footer.filter_len;
+                    let at = if rng.bool() { rng.u64(..end) } else { footer.blocks_len + rng.u64(..60) };
+                    let at = if rng.bool() { at } else { at / 64 * 64 + rng.u64(..32) };
+                    changed.overwrite(&area(1), at, &[[0, 1, 0x7f, 0x80, 0xff, rng.u8(..)][rng.usize(..6)]]);
+                }
+                salvage(&tables(&changed), 1);
+                tried += 1;
+                let Ok(table) = open(&changed, 1) else { continue };
+                opened += 1;
+                let _ = (answers(&table, &model), verify(&table));
+            }
+        });
+    }
+    assert!(opened * 3 > tried, "{opened} of {tried}");
+}
