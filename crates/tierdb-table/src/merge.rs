@@ -29,6 +29,9 @@ impl<S: Source + ?Sized> Source for Box<S> {
 
 /// The entries of several sources in one order. Of equal entries (key and seqno), that of the source named first comes
 /// first.
+///
+/// Every source is read from before the first entry is given: where their keys do not overlap, a
+/// [`Chain`](crate::Chain) reads less.
 pub struct Merge<S> {
     sources: Vec<S>,
     direction: Direction,
