@@ -442,8 +442,8 @@ mod tests {
         })
     }
 
-    /// The limit is raised half a step before it is reached, so only a thread that stops between its publish and
-    /// its fence, while others make half a million writes, lets a crash show that the fence is missing.
+    /// The limit is raised half a step before it is reached, so a crash shows only after half a million
+    /// writes that it was not published, or not fenced.
     #[test]
     fn the_limit_of_seqnos_is_durable_before_they_are_used() {
         let covered = |site: Option<mutant::Site>| {
@@ -455,8 +455,8 @@ mod tests {
             }
         };
         let sites = mutant::record(|| assert!(covered(None)));
-        let mut ours = sites.into_keys().filter(|site| site.file.ends_with("valuelog/src/core.rs"));
-        let site = ours.find(|site| site.what == "fence").expect("it is fenced");
-        assert!(!covered(Some(site)), "a missing fence is noticed");
+        let ours = sites.into_keys().filter(|site| site.file.ends_with("valuelog/src/core.rs"));
+        let missed: Vec<_> = ours.filter(|site| covered(Some(*site))).collect();
+        assert!(missed.is_empty(), "not noticed when left out: {missed:?}");
     }
 }

@@ -214,7 +214,6 @@ impl<P: Pool, D: Dir> Engine for ValueLog<P, D> {
             };
         }
         self.core.upkeep()?;
-        self.core.pool.wait(self.core.pool.lsn())?;
         self.core.pool.close()
     }
 }

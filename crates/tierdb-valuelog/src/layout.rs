@@ -101,13 +101,14 @@ impl Layout {
         COMMIT_SLOTS + u64::from(ring) * 8
     }
 
-    /// Stages the words after the header of a new pool.
+    /// Stages what stands after the header and the index's head in a new pool.
     pub fn stage_words<P: Pool>(&self, stage: &mut Stage<'_, P>, seed: u64) {
-        stage.write(64, &[0; PAGE as usize - 64]);
-        stage.word(SEQNO_LIMIT, seal(seed, SEQNO_LIMIT, 0));
-        for slot in (0..self.rings).map(Self::commit_slot) {
-            stage.word(slot, seal(seed, slot, 0));
+        let mut page = [0; PAGE as usize];
+        let slots = (0..self.rings).map(Self::commit_slot);
+        for at in slots.chain([SEQNO_LIMIT]) {
+            page[at as usize..at as usize + 8].copy_from_slice(&seal(seed, at, 0).to_le_bytes());
         }
+        stage.write(SEQNO_LIMIT, &page[SEQNO_LIMIT as usize..]);
     }
 
     /// Writes the header of a new pool, after what is staged; all of it is durable when this returns. Until the

@@ -248,11 +248,11 @@ impl<P: Pool> Appender<'_, P> {
         }
         let pool = &self.rings.pool;
         if pad > 0 {
-            // Only the header of the filler is written: its body is whatever was there.
+            // Only the header of the filler is written: its body is whatever was there. It saves a walk of this
+            // process from looking at every unit, and need not last.
             let filler = header_bytes(self.rings.seed, Kind::Pad, 0, 0, 0, (pad as usize - HEADER) as u32);
             let at = self.ring.at + self.head % ring_bytes;
             pool.write(at, &filler);
-            pool.flush(at, HEADER as u64);
             self.head += pad;
         }
         let at = self.ring.at + self.head % ring_bytes;

@@ -129,7 +129,6 @@ impl<D: Dir> Device<D> {
             dir.sync()?;
         }
         let file = dir.open(FILE, OpenMode::CreateNew)?;
-        file.sync()?;
         dir.sync()?;
         Ok(file)
     }

@@ -148,6 +148,13 @@ fn logged_options(sizes: &Sizes) -> LoggedOptions {
 
 /// A world with an empty store whose pool is logged at `place`.
 pub fn logged_world(sizes: &Sizes, place: LogPlace) -> World {
+    let (world, store) = create_logged(sizes, place);
+    store.close().expect("it is closed");
+    world
+}
+
+/// A store that has just been created, with a pool that is logged at `place`.
+pub fn create_logged(sizes: &Sizes, place: LogPlace) -> (World, LoggedStore) {
     let world = world(sizes);
     if place == LogPlace::FastTier {
         world.add_dir("fast");
@@ -164,8 +171,7 @@ pub fn logged_world(sizes: &Sizes, place: LogPlace) -> World {
     .expect("a pool is created");
     let store = LoggedStore::create(media_on(pool, latch, &world, sizes), sizes.options())
         .expect("a store is created");
-    store.close().expect("it is closed");
-    world
+    (world, store)
 }
 
 /// Opens the store of a world that [`logged_world`] made.

@@ -18,6 +18,8 @@ pub struct Script {
     pub longest: usize,
     /// Of eight writes, how many are grouped.
     pub grouped: u8,
+    /// Of 32 steps, how many move what is stored, besides the few in every script.
+    pub moves: u8,
     /// One: two take turns on one thread. More: so many at once, each with keys of its own.
     pub threads: u32,
 }
@@ -25,21 +27,21 @@ pub struct Script {
 impl Script {
     /// Few keys, written again and again: rings go around, chunks are collected.
     pub const OVERWRITE: Script =
-        Script { name: "overwrite", ops: 60, keys: 6, longest: 900, grouped: 0, threads: 1 };
+        Script { name: "overwrite", ops: 60, keys: 6, longest: 900, grouped: 0, moves: 0, threads: 1 };
     /// Many small keys come and go: leaves split and join.
     pub const CHURN: Script =
-        Script { name: "churn", ops: 90, keys: 400, longest: 40, grouped: 0, threads: 1 };
+        Script { name: "churn", ops: 90, keys: 400, longest: 40, grouped: 0, moves: 0, threads: 1 };
     /// Values up to some chunks long, written beside the rings.
     pub const LONG: Script =
-        Script { name: "long", ops: 24, keys: 4, longest: 40_000, grouped: 0, threads: 1 };
+        Script { name: "long", ops: 24, keys: 4, longest: 40_000, grouped: 0, moves: 0, threads: 1 };
     /// All of them.
     pub const ALL: [Script; 5] = [Self::OVERWRITE, Self::CHURN, Self::LONG, Self::GROUPED, Self::TOGETHER];
     /// Grouped and durable writes mixed.
     pub const GROUPED: Script =
-        Script { name: "grouped", ops: 60, keys: 8, longest: 600, grouped: 5, threads: 1 };
+        Script { name: "grouped", ops: 60, keys: 8, longest: 600, grouped: 5, moves: 0, threads: 1 };
     /// Two threads at once. What they do is given by the seed, not how it interleaves.
     pub const TOGETHER: Script =
-        Script { name: "together", ops: 12, keys: 40, longest: 300, grouped: 0, threads: 2 };
+        Script { name: "together", ops: 12, keys: 40, longest: 300, grouped: 0, moves: 0, threads: 2 };
 }
 
 /// Keys of threads at once lie scattered, so that one does not wait for another's leaf.
@@ -150,19 +152,15 @@ impl Run<'_> {
 
     fn step(&mut self) {
         let durability = self.durability();
+        if self.rng.u8(..32) < self.script.moves {
+            return match self.rng.bool() {
+                true => self.allow_full(|engine| engine.flush()),
+                false => self.allow_full(|engine| engine.compact()),
+            };
+        }
         match self.rng.u8(..32) {
-            0..16 => {
-                let (key, value) = (self.key(), self.value());
-                let ticket = self.known.update(|oracle| oracle.put(&key, &value, durability));
-                let result = self.engine.put(&key, &value, durability);
-                self.settle(ticket, result);
-            }
-            16..21 => {
-                let key = self.key();
-                let ticket = self.known.update(|oracle| oracle.delete(&key, durability));
-                let result = self.engine.delete(&key, durability);
-                self.settle(ticket, result);
-            }
+            0..16 => self.put(durability),
+            16..21 => self.delete(durability),
             21..26 => {
                 let mut batch = WriteBatch::new();
                 for _ in 0..self.rng.usize(1..6) {
@@ -197,16 +195,31 @@ impl Run<'_> {
             29 => {
                 // Writes while a snapshot keeps what they replace.
                 let snapshot = self.engine.snapshot().expect("a snapshot");
-                let (key, value) = (self.key(), self.value());
-                let ticket = self.known.update(|oracle| oracle.put(&key, &value, durability));
-                let result = self.engine.put(&key, &value, durability);
-                self.settle(ticket, result);
+                if self.rng.bool() {
+                    self.put(durability);
+                } else {
+                    self.delete(durability);
+                }
                 self.allow_full(|engine| engine.flush());
                 drop(snapshot);
             }
             30 => self.allow_full(|engine| engine.flush()),
             _ => self.allow_full(|engine| engine.compact()),
         }
+    }
+
+    fn put(&mut self, durability: Durability) {
+        let (key, value) = (self.key(), self.value());
+        let ticket = self.known.update(|oracle| oracle.put(&key, &value, durability));
+        let result = self.engine.put(&key, &value, durability);
+        self.settle(ticket, result);
+    }
+
+    fn delete(&mut self, durability: Durability) {
+        let key = self.key();
+        let ticket = self.known.update(|oracle| oracle.delete(&key, durability));
+        let result = self.engine.delete(&key, durability);
+        self.settle(ticket, result);
     }
 
     fn allow_full(&self, work: impl Fn(&dyn Engine) -> tierdb_base::Result<()>) {

@@ -9,6 +9,7 @@ use crate::rig::{LogPlace, Sizes};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use tierdb_base::mutant::{self, Site};
 use tierdb_engine::Engine;
 use tierdb_engine::conformance::Oracle;
 use tierdb_sim::crashtest::{CrashFailure, CrashRun, Options, explore};
@@ -89,7 +90,9 @@ pub fn explore_script(
         |image| open_image(image).map(|_| ()),
         |oracle, image| {
             let engine = open_image(image)?;
-            oracle.check(&*engine).map(|_| ()).map_err(|failure| failure.to_string())
+            oracle.check(&*engine).map_err(|failure| failure.to_string())?;
+            let found = engine.verify().map_err(|error| format!("verify: {error}"))?;
+            if found.is_clean() { Ok(()) } else { Err(format!("damaged: {:?}", found.damage)) }
         },
     )
 }
@@ -126,4 +129,24 @@ fn crashes_at_every_event_lose_nothing() {
         }
     });
     println!("{}", total.into_inner().expect("total"));
+}
+
+/// Whether a store on a log is there after any crash once its creation has returned.
+fn creation_lasts() -> bool {
+    [LogPlace::FastTier, LogPlace::WithValues].into_iter().all(|place| {
+        let sizes = Sizes::tiny();
+        let (world, store) = crate::rig::create_logged(&sizes, place);
+        let point = world.capture();
+        drop(store);
+        let mut images = point.images(&CrashModel::BOTH, 1, &Budget::default());
+        images.all(|image| open(&image.world, &sizes, Some(place)).is_ok())
+    })
+}
+
+#[test]
+fn a_store_that_is_created_lasts() {
+    let sites = mutant::record(|| assert!(creation_lasts()));
+    let wait = |site: &Site| site.what == "wait" && site.file.ends_with("valuelog/src/layout.rs");
+    let site = sites.into_keys().find(wait).expect("it waits");
+    assert!(!mutant::without(site, creation_lasts), "a missing wait is noticed");
 }
