@@ -1,6 +1,7 @@
 //! The contract every TierDB engine keeps, and the conformance suite that checks it.
 //!
-//! Read in this order: [`engine`] (what a store can do), [`batch`], [`value`], [`stats`], [`verify`]; then
+//! Read in this order: [`engine`] (what a store can do), [`batch`], [`value`], [`stats`], [`verify`]; what engines
+//! are given and share: [`media`], [`latency`]; then
 //! [`model`], the contract in its simplest form, and (feature `conformance`) the suite that any engine runs.
 
 #![forbid(unsafe_code)]
@@ -9,6 +10,8 @@ pub mod batch;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod engine;
+pub mod latency;
+pub mod media;
 pub mod model;
 pub mod stats;
 pub mod value;
@@ -16,6 +19,8 @@ pub mod verify;
 
 pub use batch::{Op, WriteBatch};
 pub use engine::{Cursor, Durability, Engine, KeyRange, Snapshot};
+pub use latency::{Latencies, Timed};
+pub use media::{Background, FlashTier, Media};
 pub use model::{ModelEngine, ModelStore};
 pub use stats::{CacheStats, IoStats, LatencyStats, Stats, TierStats};
 pub use value::Value;

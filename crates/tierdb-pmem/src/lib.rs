@@ -6,14 +6,16 @@
 //! (`tierdb-log`), and a simulated one with crash states (`tierdb-sim`).
 //!
 //! Read in this order: [`pool`] (the contract), [`stage`] (persisted before reachable, as types),
-//! [`arena`] (the words), then [`mapped`].
+//! [`sealed`] (words that check themselves), [`arena`] (the words), then [`mapped`].
 
 pub mod arena;
 pub mod mapped;
 pub mod pool;
+pub mod sealed;
 pub mod stage;
 
 pub use arena::Arena;
 pub use mapped::MappedPool;
 pub use pool::{Lsn, PersistenceDomain, Pool};
+pub use sealed::{seal, unseal};
 pub use stage::{Drained, Stage};

@@ -1,18 +1,7 @@
-//! How an engine is set up: sizes, thresholds, and who does its background work.
+//! How the engine is set up: sizes and thresholds.
 
-use std::sync::Arc;
-use tierdb_base::{Error, FailureLatch, Result};
-use tierdb_device::{Dir, Emulation, Meter};
-use tierdb_pmem::Pool;
-
-/// Who does reclamation, garbage collection, cache upkeep and checkpoints.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Background {
-    /// Threads of the engine's own, asleep while there is nothing to do.
-    Threads,
-    /// The caller's thread, inside the operation that needs it: one order of events, for simulation.
-    Inline,
-}
+use tierdb_base::{Error, Result};
+use tierdb_engine::Background;
 
 /// Sizes and thresholds. Those marked *format* are fixed when the store is created and read back on open.
 #[derive(Clone, Debug)]
@@ -70,32 +59,4 @@ impl Options {
         check((1..=50).contains(&self.gc_free_pct), "gc_free_pct must be 1 to 50")?;
         check(self.recovery_threads >= 1, "recovery_threads must be at least 1")
     }
-}
-
-/// One flash directory.
-pub struct FlashTier<D: Dir> {
-    /// Where its file lives.
-    pub dir: D,
-    /// Most bytes the store may use in it.
-    pub capacity: u64,
-    /// Counts its I/O.
-    pub meter: Meter,
-    /// A device to imitate.
-    pub emulation: Option<Emulation>,
-}
-
-/// What an engine stores on.
-pub struct Media<P: Pool, D: Dir> {
-    /// Index, HSIT and write buffer.
-    pub pool: Arc<P>,
-    /// Counts the fast tier's block I/O, where it has any.
-    pub fast_meter: Meter,
-    /// Values: one to sixteen directories.
-    pub flash: Vec<FlashTier<D>>,
-    /// What seeds every checksum: the store's identity.
-    pub seed: u64,
-    /// Set by the first failed write on any tier.
-    pub latch: FailureLatch,
-    /// The hardware mode, in words, for stats.
-    pub mode: String,
 }

@@ -5,8 +5,7 @@ use crate::config::Options;
 use crate::counters::Counters;
 use crate::hsit::Hsit;
 use crate::index::Index;
-use crate::latency::Latencies;
-use crate::layout::{Layout, SEQNO_LIMIT, seal, unseal};
+use crate::layout::{Layout, SEQNO_LIMIT};
 use crate::long::LongValues;
 use crate::pages::Pages;
 use crate::record::Header;
@@ -21,8 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tierdb_base::{Error, FailureLatch, Result, TierRole};
 use tierdb_device::{Cause, Dir, Meter};
-use tierdb_engine::Value;
-use tierdb_pmem::{PersistenceDomain, Pool};
+use tierdb_engine::{Latencies, Value};
+use tierdb_pmem::{PersistenceDomain, Pool, seal, unseal};
 use tierdb_sync::CommitClock;
 
 /// Seqnos by which the persistent limit is raised.

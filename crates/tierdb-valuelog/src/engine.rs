@@ -1,9 +1,8 @@
 //! The engine as its callers see it.
 
-use crate::config::{Media, Options};
+use crate::config::Options;
 use crate::core::Core;
 use crate::cursor::StoreCursor;
-use crate::latency::Timed;
 use crate::moving::Reclaim;
 use crate::recover;
 use crate::work;
@@ -13,7 +12,9 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use tierdb_base::{Error, Result, check_key};
 use tierdb_device::Dir;
-use tierdb_engine::{Cursor, Durability, Engine, KeyRange, Snapshot, Stats, Value, VerifyReport, WriteBatch};
+use tierdb_engine::{
+    Cursor, Durability, Engine, KeyRange, Media, Snapshot, Stats, Timed, Value, VerifyReport, WriteBatch,
+};
 use tierdb_pmem::Pool;
 
 /// Keys that one batch of [`Engine::delete_range`] removes at the most.

@@ -11,7 +11,6 @@ mod cursor;
 mod engine;
 mod hsit;
 pub mod index;
-mod latency;
 mod layout;
 mod long;
 mod moving;
@@ -37,6 +36,7 @@ pub mod modelled {
     pub use crate::word::{Place, Word};
 }
 
-pub use config::{Background, FlashTier, Media, Options};
+pub use config::Options;
 pub use engine::ValueLog;
+pub use tierdb_engine::{Background, FlashTier, Media};
 pub use verify::{SalvageReport, Salvaged, salvage};

@@ -13,13 +13,12 @@
 
 use crate::batch::decode_redo;
 use crate::cache::Cache;
-use crate::config::{Media, Options};
+use crate::config::Options;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::hsit::Hsit;
 use crate::index::Index;
-use crate::latency::Latencies;
-use crate::layout::{INDEX_HEAD, Layout, seal, unseal};
+use crate::layout::{INDEX_HEAD, Layout};
 use crate::long::{LongValues, Parts};
 use crate::pages::{KIND_HSIT, PageUse, Pages};
 use crate::record::{HEADER, Header, Kind, stored_len};
@@ -34,7 +33,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tierdb_base::{Error, Result, TierRole, checksum, matches};
 use tierdb_device::{Cause, Dir};
-use tierdb_pmem::Pool;
+use tierdb_engine::{Latencies, Media};
+use tierdb_pmem::{Pool, seal, unseal};
 use tierdb_sync::CommitClock;
 
 fn check_media<P: Pool, D: Dir>(media: &Media<P, D>) -> Result<()> {

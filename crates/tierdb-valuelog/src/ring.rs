@@ -10,14 +10,14 @@
 //! 4. Where a ring starts and ends is kept in DRAM alone. When the store is opened a ring reaches around the
 //!    longest stretch that no word points into: its records lie in that order, and nothing else matters.
 
-use crate::layout::{Layout, seal};
+use crate::layout::Layout;
 use crate::record::{HEADER, Header, Kind, header_bytes};
 use crate::word::UNIT;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tierdb_base::Result;
-use tierdb_pmem::{Lsn, Pool};
+use tierdb_pmem::{Lsn, Pool, seal};
 use tierdb_sync::switch::{AtomicU64, Mutex, MutexGuard};
 use tierdb_sync::thread_shard;
 

@@ -1,6 +1,5 @@
 //! Checking everything that is stored, while the store is in use; and salvage of one that cannot be opened.
 
-use crate::config::Media;
 use crate::core::Core;
 use crate::hsit::{ENTRY, PER_PAGE};
 use crate::layout::Layout;
@@ -14,7 +13,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use tierdb_base::{Result, Seqno};
 use tierdb_device::{Cause, Dir};
-use tierdb_engine::{Damage, VerifyReport};
+use tierdb_engine::{Damage, Media, VerifyReport};
 use tierdb_pmem::Pool;
 
 /// Keys that are looked at between two looks at the index.

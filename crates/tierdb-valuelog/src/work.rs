@@ -4,7 +4,6 @@
 //! one keeps house (cache lists, structure updates of the index, checkpoints, grouped writes). With
 //! [`Background::Inline`] there are none, and whoever needs the work does it.
 
-use crate::config::Background;
 use crate::core::Core;
 use crate::moving::Reclaim;
 use parking_lot::{Condvar, Mutex};
@@ -13,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tierdb_base::{Error, Result};
 use tierdb_device::Dir;
+use tierdb_engine::Background;
 use tierdb_pmem::Pool;
 
 /// Longest time a grouped write stays volatile.

@@ -1,6 +1,5 @@
 //! One flash directory: its file, its chunks, and who may have one.
 
-use crate::config::FlashTier;
 use crate::record::{HEADER, Header};
 use crate::storage::chunk::{Chunk, State};
 use crate::word::{MAX_ADDRESS, Word};
@@ -9,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tierdb_base::{Error, FailureLatch, Location, Result, TierRole};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Dir, Meter, Metered, OpenMode};
+use tierdb_engine::FlashTier;
 use tierdb_pmem::Pool;
 use tierdb_sync::Table;
 

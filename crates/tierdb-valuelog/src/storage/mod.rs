@@ -22,12 +22,12 @@ pub use append::{Appender, Stored};
 pub use chunk::State;
 pub use device::Device;
 
-use crate::config::FlashTier;
 use crate::word::{Place, Word};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tierdb_base::{FailureLatch, Result};
 use tierdb_device::Dir;
+use tierdb_engine::FlashTier;
 
 /// The flash directories of a store.
 pub struct Storage<D: Dir> {

@@ -1,18 +1,22 @@
 //! How long operations take: one in 16 of each thread's is measured.
 
+use crate::stats::LatencyStats;
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::time::Instant;
-use tierdb_engine::LatencyStats;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Timed {
+    /// One value is read.
     Get,
+    /// One value is written.
     Put,
+    /// One key is removed.
     Delete,
+    /// A batch is written.
     Batch,
 }
 
@@ -27,6 +31,12 @@ thread_local! {
 
 /// Histograms of all measured operations, to two digits.
 pub struct Latencies(Vec<Mutex<Histogram<u64>>>);
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Latencies {
     /// Nothing measured yet.
