@@ -31,11 +31,13 @@ pub enum Cause {
     Cache,
     /// Verification and repair.
     Verify,
+    /// Between the tiers: tables merged and rewritten.
+    Migration,
 }
 
 impl Cause {
     /// Every cause, in the order of their numbers.
-    pub const ALL: [Cause; 8] = [
+    pub const ALL: [Cause; 9] = [
         Cause::Foreground,
         Cause::Log,
         Cause::Checkpoint,
@@ -44,6 +46,7 @@ impl Cause {
         Cause::Recovery,
         Cause::Cache,
         Cause::Verify,
+        Cause::Migration,
     ];
 
     /// Its name in stats.
@@ -57,6 +60,7 @@ impl Cause {
             Cause::Recovery => "recovery",
             Cause::Cache => "cache",
             Cause::Verify => "verify",
+            Cause::Migration => "migration",
         }
     }
 }
@@ -72,7 +76,7 @@ struct Counts {
 
 /// Counts of one tier's I/O by cause. Clones count together.
 #[derive(Clone, Default)]
-pub struct Meter(Arc<[Counts; 8]>);
+pub struct Meter(Arc<[Counts; 9]>);
 
 /// What a [`Meter`] has counted for one cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! What a store says about itself.
 
 use tierdb_base::TierRole;
+use tierdb_device::{Cause, Meter};
 
 /// One tier: what it is, how full it is and with what.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +35,24 @@ pub struct IoStats {
     pub written_bytes: u64,
     /// Syncs and durable writes.
     pub syncs: u64,
+}
+
+impl IoStats {
+    /// What `meter` has counted, by the names of causes; those without any I/O are left out.
+    pub fn by_cause(meter: &Meter) -> Vec<(&'static str, IoStats)> {
+        let of = |cause: &Cause| {
+            let counted = meter.get(*cause);
+            let io = IoStats {
+                reads: counted.reads,
+                read_bytes: counted.read_bytes,
+                writes: counted.writes,
+                written_bytes: counted.written_bytes,
+                syncs: counted.syncs,
+            };
+            (cause.name(), io)
+        };
+        Cause::ALL.iter().map(of).filter(|(_, io)| *io != IoStats::default()).collect()
+    }
 }
 
 /// A cache.

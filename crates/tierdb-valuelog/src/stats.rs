@@ -4,27 +4,9 @@ use crate::core::Core;
 use crate::word::Place;
 use std::collections::HashSet;
 use tierdb_base::TierRole;
-use tierdb_device::{Cause, Dir, Meter};
+use tierdb_device::Dir;
 use tierdb_engine::{IoStats, Stats, TierStats};
 use tierdb_pmem::Pool;
-
-fn io_of(meter: &Meter) -> Vec<(&'static str, IoStats)> {
-    Cause::ALL
-        .iter()
-        .map(|cause| {
-            let counted = meter.get(*cause);
-            let io = IoStats {
-                reads: counted.reads,
-                read_bytes: counted.read_bytes,
-                writes: counted.writes,
-                written_bytes: counted.written_bytes,
-                syncs: counted.syncs,
-            };
-            (cause.name(), io)
-        })
-        .filter(|(_, io)| *io != IoStats::default())
-        .collect()
-}
 
 impl<P: Pool, D: Dir> Core<P, D> {
     /// Bytes of DRAM by part.
@@ -66,7 +48,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("key index", self.index.pool_bytes()),
                 ("hsit", self.hsit.pool_bytes()),
             ],
-            io: io_of(&self.fast_meter),
+            io: IoStats::by_cause(&self.fast_meter),
         }];
         tiers.extend(self.storage.devices().iter().map(|device| {
             let usage = device.usage();
@@ -82,7 +64,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     ("quarantined", usage.quarantined),
                     ("file length", usage.file),
                 ],
-                io: io_of(device.meter()),
+                io: IoStats::by_cause(device.meter()),
             }
         }));
         Stats {

@@ -1,0 +1,289 @@
+//! Batches, and ranges that are removed as one.
+//!
+//! A batch locks the partitions of its keys, in order; its records are staged with one seqno, and their commit
+//! words, and those of slots that it frees, are published as one group ([`crate::commit`]).
+//!
+//! A range is removed by one record: a range tombstone. Versions on the fast tier leave the index at once, and
+//! their slots are retired like those of replaced versions; versions in tables are hidden by the tombstone until
+//! the tables have been rewritten, and then it goes. So it takes no space that depends on the number of keys.
+//!
+//! | crash after | on open |
+//! |---|---|
+//! | the range tombstone staged | nothing is removed |
+//! | its word | older versions in its range on the fast tier are freed, those in tables stay hidden |
+//! | tables rewritten | as above |
+//! | its word freed | nothing older is left in its range |
+
+use crate::core::{Core, hash_of};
+use crate::heap::{NewRecord, Written};
+use crate::partition::{ANY_KEY, Entry, Partition, RangeTombstone, State, bounds};
+use crate::record::Kind;
+use crate::slabs::Purpose;
+use crate::write::Tried;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use tierdb_base::Result;
+use tierdb_device::Dir;
+use tierdb_engine::{Durability, KeyRange, Op, WriteBatch};
+use tierdb_pmem::{Pool, Stage};
+
+/// The last write of each key.
+type Ops<'b> = BTreeMap<&'b [u8], Option<&'b [u8]>>;
+/// A key, and its new value.
+type KeyOp<'b> = (&'b [u8], Option<&'b [u8]>);
+
+/// What is to become of a key's newest version on the fast tier.
+enum Effect {
+    /// Its slot is freed with the group, and the key leaves the index.
+    Forget(Entry),
+    /// Another version takes its place: a tombstone, or a value.
+    Replace { written: Written, tombstone: bool, before: Option<Entry> },
+}
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    /// Applies `batch`.
+    pub fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
+        self.check_writable()?;
+        self.counters.batches.add(1);
+        let mut ops = Ops::new();
+        for op in batch.ops() {
+            match op {
+                Op::Put { key, value } => ops.insert(key, Some(value)),
+                Op::Delete { key } => ops.insert(key, None),
+            };
+        }
+        let admit = |(key, value): (&&[u8], &Option<&[u8]>)| {
+            self.heap.admit_bytes(key.len(), value.map_or(0, <[u8]>::len)) + 64
+        };
+        let bytes: u64 = ops.iter().map(admit).sum();
+        self.reserve_seqnos();
+        loop {
+            self.heap.pool.admit(bytes)?;
+            if let Tried::Done(()) = self.try_write(&ops, durability)? {
+                break;
+            }
+            let only_deletes = ops.values().all(Option::is_none);
+            self.make_space(batch.bytes(), if only_deletes { Purpose::Upkeep } else { Purpose::Value })?;
+        }
+        self.counters.user_bytes.add(batch.bytes() as u64);
+        self.after_write();
+        Ok(())
+    }
+
+    fn try_write(&self, ops: &Ops<'_>, durability: Durability) -> Result<Tried<()>> {
+        let (parts, lsn) = {
+            let router = self.router.read();
+            let mut numbers: Vec<usize> = ops.keys().map(|key| router.number_of(key)).collect();
+            numbers.dedup();
+            let parts: Vec<Arc<Partition<D>>> =
+                numbers.iter().map(|number| router.parts[*number].clone()).collect();
+            let mut guards: Vec<_> = parts.iter().map(|part| part.write()).collect();
+            let mut by_part: Vec<Vec<KeyOp<'_>>> = vec![Vec::new(); parts.len()];
+            for (key, value) in ops {
+                if let Ok(place) = numbers.binary_search(&router.number_of(key)) {
+                    by_part[place].push((key, *value));
+                }
+            }
+            let mut states: Vec<&mut State<D>> = guards.iter_mut().map(|state| &mut **state).collect();
+            if let Tried::NoRoom = self.change_all(&mut states, &by_part)? {
+                return Ok(Tried::NoRoom);
+            }
+            let lsn = self.heap.pool.lsn();
+            if self.ordered && durability == Durability::Durable {
+                for (part, ops) in parts.iter().zip(&by_part) {
+                    ops.iter().for_each(|(key, _)| part.note_unsettled(hash_of(key), lsn));
+                }
+            }
+            drop(guards);
+            (parts.into_iter().zip(by_part).collect::<Vec<_>>(), lsn)
+        };
+        self.acknowledge(lsn, durability)?;
+        if self.ordered && durability == Durability::Durable {
+            for (part, ops) in &parts {
+                ops.iter().for_each(|(key, _)| part.settle(hash_of(key), lsn));
+            }
+        }
+        Ok(Tried::Done(()))
+    }
+
+    fn change_all(&self, states: &mut [&mut State<D>], ops: &[Vec<KeyOp<'_>>]) -> Result<Tried<()>> {
+        let heap = &self.heap;
+        let in_flight = self.clock.begin();
+        let seqno = in_flight.seqno();
+        let keep = self.clock.has_snapshots();
+        let mut stage = Stage::new(&*heap.pool);
+        states.iter().for_each(|state| state.stage_retired(heap, &mut stage));
+        let mut effects: Vec<(usize, &[u8], Effect)> = Vec::new();
+        let mut changes = Vec::new();
+        let mut room = true;
+        'staging: for (number, ops) in ops.iter().enumerate() {
+            let state = &*states[number];
+            for (key, value) in ops {
+                let before = state.index.get(*key).copied();
+                if value.is_none() && !self.is_there(state, key, before) {
+                    continue;
+                }
+                if let Some(entry) = before.filter(|_| value.is_none() && !state.flash_may_hold(key)) {
+                    let word_at = heap.slabs.word_at(entry.at())?;
+                    changes.push((word_at, heap.slabs.free_word(word_at)));
+                    effects.push((number, key, Effect::Forget(entry)));
+                    continue;
+                }
+                let (kind, purpose) = match value {
+                    Some(_) => (Kind::Value, Purpose::Value),
+                    None => (Kind::Tombstone, Purpose::Upkeep),
+                };
+                let record = NewRecord { kind, seqno, key, value: value.unwrap_or_default() };
+                let Some(written) = heap.write(&mut stage, &record, purpose) else {
+                    room = false;
+                    break 'staging;
+                };
+                changes.push(written.commit);
+                effects.push((number, key, Effect::Replace { written, tombstone: value.is_none(), before }));
+            }
+        }
+        let redo = if room { heap.stage_redo(&mut stage, &changes) } else { None };
+        let Some(redo) = redo else {
+            let _drained = stage.drain();
+            for (_, _, effect) in effects {
+                if let Effect::Replace { written, .. } = effect {
+                    heap.give(&written.slots);
+                }
+            }
+            states.iter_mut().for_each(|state| state.release_retired(heap));
+            return Ok(Tried::NoRoom);
+        };
+        heap.install(stage, redo, &changes, &self.commits);
+        states.iter_mut().for_each(|state| state.release_retired(heap));
+        for (number, key, effect) in effects {
+            let state = &mut *states[number];
+            match effect {
+                Effect::Forget(entry) => {
+                    state.remove(key);
+                    state.retire_freed(heap, key, entry, seqno, keep);
+                }
+                Effect::Replace { written, tombstone, before } => {
+                    let long = !written.slots.parts.is_empty();
+                    state.insert(key, Entry::new(written.slots.at, seqno, tombstone, long));
+                    if let Some(entry) = before {
+                        state.retire(heap, key, entry, seqno, keep);
+                    }
+                }
+            }
+        }
+        Ok(Tried::Done(()))
+    }
+
+    /// Removes the keys of `range`.
+    pub fn remove_range(&self, range: &KeyRange, durability: Durability) -> Result<()> {
+        self.reserve_seqnos();
+        let bytes = encode_range(range);
+        loop {
+            self.heap.pool.admit(self.heap.admit_bytes(0, bytes.len()))?;
+            if let Tried::Done(()) = self.try_remove_range(range, &bytes, durability)? {
+                break;
+            }
+            self.make_space(bytes.len(), Purpose::Upkeep)?;
+        }
+        self.after_write();
+        self.work.want_cleaning();
+        Ok(())
+    }
+
+    fn try_remove_range(&self, range: &KeyRange, bytes: &[u8], durability: Durability) -> Result<Tried<()>> {
+        let heap = &self.heap;
+        let (parts, lsn) = {
+            let router = self.router.read();
+            // All of them: it is rare, and which ones it concerns is not worth knowing.
+            let mut states: Vec<_> = router.parts.iter().map(|part| part.write()).collect();
+            let in_flight = self.clock.begin();
+            let seqno = in_flight.seqno();
+            let keep = self.clock.has_snapshots();
+            let mut stage = Stage::new(&*heap.pool);
+            states.iter().for_each(|state| state.stage_retired(heap, &mut stage));
+            let record = NewRecord { kind: Kind::RangeTombstone, seqno, key: &[], value: bytes };
+            let written = heap.write(&mut stage, &record, Purpose::Upkeep);
+            let drained = stage.drain();
+            states.iter_mut().for_each(|state| state.release_retired(heap));
+            let Some(written) = written else { return Ok(Tried::NoRoom) };
+            drained.publish(written.commit.0, written.commit.1);
+            heap.pool.fence();
+            let tombstone = Arc::new(RangeTombstone { seqno, range: range.clone(), slots: written.slots });
+            for state in &mut states {
+                state.ranges.push(tombstone.clone());
+                let Some(bounds) = bounds(range) else { continue };
+                let keys: Vec<(Box<[u8]>, Entry)> =
+                    state.index.range::<[u8], _>(bounds).map(|(key, entry)| (key.clone(), *entry)).collect();
+                for (key, entry) in keys {
+                    state.remove(&key);
+                    state.retire(heap, &key, entry, seqno, keep);
+                }
+            }
+            let lsn = heap.pool.lsn();
+            if self.ordered && durability == Durability::Durable {
+                router.parts.iter().for_each(|part| part.note_unsettled(ANY_KEY, lsn));
+            }
+            (router.parts.clone(), lsn)
+        };
+        self.acknowledge(lsn, durability)?;
+        if self.ordered && durability == Durability::Durable {
+            parts.iter().for_each(|part| part.settle(ANY_KEY, lsn));
+        }
+        Ok(Tried::Done(()))
+    }
+}
+
+const UNBOUNDED: u8 = 0;
+const INCLUDED: u8 = 1;
+const EXCLUDED: u8 = 2;
+
+/// A range as its tombstone stores it: for each bound a byte of its kind, the length of its key and the key.
+fn encode_range(range: &KeyRange) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for bound in [&range.start, &range.end] {
+        let (kind, key): (u8, &[u8]) = match bound {
+            Bound::Unbounded => (UNBOUNDED, &[]),
+            Bound::Included(key) => (INCLUDED, key),
+            Bound::Excluded(key) => (EXCLUDED, key),
+        };
+        bytes.push(kind);
+        bytes.extend_from_slice(&(key.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(key);
+    }
+    bytes
+}
+
+/// The range that a tombstone stores.
+pub fn decode_range(bytes: &[u8]) -> Option<KeyRange> {
+    fn bound(bytes: &[u8]) -> Option<(Bound<Vec<u8>>, &[u8])> {
+        let (kind, bytes) = bytes.split_first()?;
+        let (len, bytes) = bytes.split_first_chunk::<4>()?;
+        let (key, rest) = bytes.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+        let bound = match (*kind, key.is_empty()) {
+            (UNBOUNDED, true) => Bound::Unbounded,
+            (INCLUDED, _) => Bound::Included(key.to_vec()),
+            (EXCLUDED, _) => Bound::Excluded(key.to_vec()),
+            _ => return None,
+        };
+        Some((bound, rest))
+    }
+    let (start, rest) = bound(bytes)?;
+    let (end, rest) = bound(rest)?;
+    rest.is_empty().then_some(KeyRange { start, end })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_read_back() {
+        let whole = [KeyRange::all(), KeyRange::prefix(b"ab"), KeyRange::half_open("", "z")];
+        for range in whole {
+            let bytes = encode_range(&range);
+            assert_eq!(decode_range(&bytes), Some(range));
+            assert_eq!(decode_range(&bytes[..bytes.len() - 1]), None);
+        }
+    }
+}

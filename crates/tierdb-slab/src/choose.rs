@@ -1,0 +1,80 @@
+//! Which range is migrated (PrismDB §4.4.1, §4.4.2, §5.3): candidates are the key ranges of tables, scored by how
+//! many keys would leave the fast tier for each that is written to flash.
+//!
+//! Of a range with `tn` keys on the fast tier, a share `p` of them popular, and a table of `tf` keys of which a share
+//! `o` is also on the fast tier, the metric is `M = (1 - p) tn / (1 - o) tf` (Equation 1, with `F = tf / tn`).
+
+use crate::config::Metric;
+use crate::core::{Core, hash_of};
+use crate::migrate::{Plan, Victims};
+use crate::partition::{Partition, State, bounds};
+use tierdb_base::Seqno;
+use tierdb_device::Dir;
+use tierdb_engine::KeyRange;
+use tierdb_pmem::Pool;
+
+/// Keys of a range that are looked at for the approximate metric.
+const SAMPLE: usize = 256;
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    /// The best range of `part` for such victims; `None` if no range has any.
+    pub fn choose(&self, part: &Partition<D>, victims: Victims) -> Option<Plan> {
+        let state = part.read();
+        let tables = state.tables.tables();
+        if state.index.is_empty() {
+            return None;
+        }
+        if tables.is_empty() {
+            return Some(Plan { range: KeyRange::all(), tables: 0..0 });
+        }
+        let choices = match self.options.choices as usize {
+            0 => tables.len(),
+            choices => choices.min(tables.len()),
+        };
+        // All of them where that is no more work; at random, with repetition, otherwise.
+        let exhaustive = choices == tables.len() || victims != Victims::Unpopular;
+        let candidates: Vec<usize> = if exhaustive {
+            (0..tables.len()).collect()
+        } else {
+            (0..choices).map(|_| fastrand::usize(..tables.len())).collect()
+        };
+        let scored = candidates
+            .into_iter()
+            .filter(|number| !tables[*number].is_damaged())
+            .map(|number| (self.score(&state, number, victims), number))
+            .filter(|(score, _)| *score > 0.0);
+        let (_, number) = scored.max_by(|one, other| one.0.total_cmp(&other.0))?;
+        Some(Plan { range: state.tables.range_of(number), tables: number..number + 1 })
+    }
+
+    fn score(&self, state: &State<D>, number: usize, victims: Victims) -> f64 {
+        let range = state.tables.range_of(number);
+        let Some(bounds) = bounds(&range) else { return 0.0 };
+        let table = &state.tables.tables()[number].table;
+        let threshold = self.tracker.threshold(self.pinned_pct());
+        let leaves = |key: &[u8], tombstone: bool| match victims {
+            Victims::All => true,
+            Victims::Tombstones => tombstone,
+            Victims::Unpopular => tombstone || !threshold.pins(self.tracker.popularity(hash_of(key))),
+            Victims::None => false,
+        };
+        let (mut looked_at, mut unpopular, mut overlap) = (0_u64, 0_u64, 0_u64);
+        let entries = state.index.range::<[u8], _>(bounds);
+        let most = if self.options.metric == Metric::ApproxM { SAMPLE } else { usize::MAX };
+        for (key, entry) in entries.take(most) {
+            looked_at += 1;
+            unpopular += u64::from(leaves(key, entry.is_tombstone()));
+            if self.options.metric != Metric::MaxUnpopular {
+                overlap += u64::from(table.locate(key, Seqno::MAX).is_some());
+            }
+        }
+        if looked_at == 0 {
+            return 0.0;
+        }
+        let written = (table.footer().keys.saturating_sub(overlap)).max(1);
+        match self.options.metric {
+            Metric::MaxUnpopular => unpopular as f64,
+            Metric::ApproxM | Metric::PreciseM => unpopular as f64 / written as f64,
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! How the engine is set up: sizes and thresholds.
+
+use std::ops::RangeInclusive;
+use tierdb_base::{Error, Result};
+use tierdb_engine::Background;
+
+/// Bytes of a slab: powers of two of this range.
+pub(crate) const SLAB_BYTES: RangeInclusive<u64> = 8 << 10..=4 << 20;
+
+/// What scores the ranges that may be migrated (PrismDB §4.4, §5.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metric {
+    /// The migration metric M from counts that are kept up to date.
+    ApproxM,
+    /// M from every key of the range.
+    PreciseM,
+    /// The number of unpopular keys alone.
+    MaxUnpopular,
+}
+
+/// Sizes and thresholds. Those marked *format* are fixed when the store is created and read back on open.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Everything the engine holds in DRAM, in bytes; the object cache gets what the rest leaves.
+    pub memory: u64,
+    /// Bytes of a slab: a power of two, 8 KiB to 4 MiB. *Format.*
+    pub slab_bytes: u64,
+    /// Number of partitions, 1 to 256. Default: the processors, at most 64.
+    pub partitions: u32,
+    /// Bytes of a flash table, about. Default 8 MiB, 16 KiB to 1 GiB.
+    pub table_bytes: u64,
+    /// Fill of the fast tier, in percent, at which migration to flash starts. Default 98 (PrismDB §4.2), 50..=99.
+    pub high_pct: u8,
+    /// Fill at which it stops. Default 95, below `high_pct`.
+    pub low_pct: u8,
+    /// Share of the tracked keys, in percent, that are popular enough to stay. Default 70 (PrismDB §6), 0..=100.
+    pub pinned_pct: u8,
+    /// What scores the ranges that may be migrated. Default `ApproxM`.
+    pub metric: Metric,
+    /// Ranges that are compared for a migration. Default 8 (PrismDB §5.3); 0 compares all.
+    pub choices: u32,
+    /// Threads for recovery. Default: the processors.
+    pub recovery_threads: usize,
+    /// Who does background work.
+    pub background: Background,
+}
+
+impl Options {
+    /// Defaults for `memory` bytes of DRAM and a pool of `pool_len` bytes.
+    pub fn for_pool(memory: u64, pool_len: u64) -> Self {
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        let slab_bytes = (pool_len / 512).clamp(16 << 10, 256 << 10).next_power_of_two().min(256 << 10);
+        Options {
+            memory,
+            slab_bytes,
+            partitions: cores.min(64) as u32,
+            table_bytes: (pool_len / 16).clamp(256 << 10, 8 << 20),
+            high_pct: 98,
+            low_pct: 95,
+            pinned_pct: 70,
+            metric: Metric::ApproxM,
+            choices: 8,
+            recovery_threads: cores,
+            background: Background::Threads,
+        }
+    }
+
+    /// Refuses values out of range, naming the field and the range.
+    pub fn validate(&self) -> Result<()> {
+        let check = |ok: bool, what: &str| if ok { Ok(()) } else { Err(Error::invalid(what)) };
+        check(
+            self.slab_bytes.is_power_of_two() && SLAB_BYTES.contains(&self.slab_bytes),
+            "slab_bytes must be a power of two from 8 KiB to 4 MiB",
+        )?;
+        check((1..=256).contains(&self.partitions), "partitions must be 1 to 256")?;
+        check((16 << 10..=1 << 30).contains(&self.table_bytes), "table_bytes must be from 16 KiB to 1 GiB")?;
+        check((50..=99).contains(&self.high_pct), "high_pct must be 50 to 99")?;
+        check((1..self.high_pct).contains(&self.low_pct), "low_pct must be at least 1, and below high_pct")?;
+        check(self.pinned_pct <= 100, "pinned_pct must be 0 to 100")?;
+        check(self.recovery_threads >= 1, "recovery_threads must be at least 1")
+    }
+}

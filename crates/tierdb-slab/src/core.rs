@@ -1,0 +1,190 @@
+//! What the parts of an engine share, and how a key becomes a value.
+
+use crate::commit::CommitSlots;
+use crate::config::Options;
+use crate::counters::Counters;
+use crate::flash::{Flash, TableSet};
+use crate::heap::Heap;
+use crate::layout::SEQNO_LIMIT;
+use crate::lost::Lost;
+use crate::partition::{Entry, Partition, RangeTombstone, State};
+use crate::snapshots::Snapshots;
+use crate::tracker::{Tier, Tracker};
+use crate::work::Work;
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tierdb_base::{Error, FailureLatch, Result, Seqno, checksum};
+use tierdb_device::{Cause, Dir, Meter};
+use tierdb_engine::{Latencies, Value};
+use tierdb_pmem::{Lsn, PersistenceDomain, Pool, seal};
+use tierdb_sync::CommitClock;
+
+/// Seqnos by which the persistent limit is raised.
+const SEQNO_STEP: u64 = 1 << STEP_BITS;
+/// Of the limit on media, in units of 2 to this.
+pub const STEP_BITS: u32 = 20;
+
+/// Which partition has which keys.
+pub struct Router<D: Dir> {
+    /// Partition `n` has the keys from bound `n - 1` to before bound `n`.
+    pub bounds: Vec<Box<[u8]>>,
+    /// The partitions, in the order of their keys.
+    pub parts: Vec<Arc<Partition<D>>>,
+}
+
+impl<D: Dir> Router<D> {
+    /// The number of the partition of `key`.
+    pub fn number_of(&self, key: &[u8]) -> usize {
+        self.bounds.partition_point(|bound| **bound <= *key)
+    }
+
+    /// The partition of `key`.
+    pub fn part_of(&self, key: &[u8]) -> &Arc<Partition<D>> {
+        &self.parts[self.number_of(key)]
+    }
+}
+
+/// Everything of an open store.
+pub struct Core<P: Pool, D: Dir> {
+    pub heap: Heap<P>,
+    pub flash: Arc<Flash<D>>,
+    pub commits: CommitSlots,
+    pub router: RwLock<Router<D>>,
+    pub options: Options,
+    pub mode: String,
+    pub latch: FailureLatch,
+    pub fast_meter: Meter,
+    pub clock: CommitClock,
+    pub snapshots: Snapshots,
+    pub tracker: Tracker,
+    pub lost: Lost,
+    pub counters: Counters,
+    pub latencies: Latencies,
+    pub work: Work,
+    pub closed: AtomicBool,
+    pub seqno_limit: AtomicU64,
+    pub raising: Mutex<()>,
+    /// Whether flushes reach media in the order they were made.
+    pub ordered: bool,
+}
+
+/// What tables have to be searched for a key, as of one moment.
+pub struct OnFlash<D: Dir> {
+    pub tables: Arc<TableSet<D>>,
+    pub ranges: Vec<Arc<RangeTombstone>>,
+}
+
+impl<D: Dir> OnFlash<D> {
+    /// The tables of a partition.
+    pub fn of(state: &State<D>) -> Self {
+        OnFlash { tables: state.tables.clone(), ranges: state.ranges.clone() }
+    }
+
+    /// Whether a version of `key` written with `version` was removed with a range before `seqno`.
+    pub fn is_removed(&self, key: &[u8], version: Seqno, seqno: Seqno) -> bool {
+        self.ranges.iter().any(|range| range.removes(key, version, seqno))
+    }
+}
+
+/// The hash by which a key is tracked.
+pub fn hash_of(key: &[u8]) -> u64 {
+    checksum(0x5bd1, key)
+}
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    /// Whether the pool's flushes reach media in their order.
+    pub fn is_ordered(pool: &P) -> bool {
+        pool.domain() == PersistenceDomain::Logged
+    }
+
+    /// Refuses after a close or a failed write.
+    pub fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
+        self.latch.check()
+    }
+
+    /// Refuses after a close.
+    pub fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::invalid("the store is closed"));
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the next seqnos lie below the persistent limit.
+    pub fn reserve_seqnos(&self) {
+        if self.clock.last() + SEQNO_STEP / 2 < self.seqno_limit.load(Ordering::Acquire) {
+            return;
+        }
+        let _raising = self.raising.lock();
+        let limit = self.seqno_limit.load(Ordering::Acquire);
+        if self.clock.last() + SEQNO_STEP / 2 >= limit {
+            let raised = limit + SEQNO_STEP;
+            let pool = &self.heap.pool;
+            pool.publish(SEQNO_LIMIT, seal(self.heap.seed, SEQNO_LIMIT, raised >> STEP_BITS));
+            pool.fence();
+            self.seqno_limit.store(raised, Ordering::Release);
+        }
+    }
+
+    /// Waits for what a reader has seen and its writer has not been told of yet.
+    fn settle(&self, lsn: Option<Lsn>) -> Result<()> {
+        lsn.map_or(Ok(()), |lsn| self.heap.pool.wait(lsn))
+    }
+
+    /// The value of `key` as of now.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Value>> {
+        self.get_as_of(key, Seqno::MAX)
+    }
+
+    /// The value of `key` as a snapshot at `seqno` sees it.
+    pub fn get_as_of(&self, key: &[u8], seqno: Seqno) -> Result<Option<Value>> {
+        let router = self.router.read();
+        let part = router.part_of(key);
+        let state = part.read();
+        let unsettled = part.unsettled(|| hash_of(key));
+        if let Some(entry) = state.version_at(key, seqno) {
+            let value = if entry.is_tombstone() { None } else { Some(self.value_of(key, entry)?) };
+            drop(state);
+            drop(router);
+            self.settle(unsettled)?;
+            self.counters.fast_hits.add(1);
+            self.tracker.touch(hash_of(key), Tier::Fast);
+            return Ok(value);
+        }
+        let on_flash = OnFlash::of(&state);
+        drop(state);
+        drop(router);
+        self.settle(unsettled)?;
+        self.get_on_flash(&on_flash, key, seqno)
+    }
+
+    /// The value of `entry`, the version of `key` that is on the fast tier. Under the partition's lock.
+    pub fn value_of(&self, key: &[u8], entry: Entry) -> Result<Value> {
+        let (head, value) = self.heap.read(entry.at()).map_err(|error| error.with_key(key))?;
+        if head.key != key || head.seqno != entry.seqno {
+            return Err(self.heap.damaged(entry.at()).with_key(key));
+        }
+        Ok(Value::from(value))
+    }
+
+    fn get_on_flash(&self, on_flash: &OnFlash<D>, key: &[u8], seqno: Seqno) -> Result<Option<Value>> {
+        let found =
+            on_flash.tables.get(key, seqno, Cause::Foreground).map_err(|error| error.with_key(key))?;
+        let version = found.as_ref().map(|found| found.seqno);
+        self.lost.check(&self.heap, key, version)?;
+        let Some(found) = found else {
+            self.counters.misses.add(1);
+            return Ok(None);
+        };
+        self.counters.flash_hits.add(1);
+        if on_flash.is_removed(key, found.seqno, seqno) {
+            return Ok(None);
+        }
+        if found.value.is_some() {
+            self.tracker.touch(hash_of(key), Tier::Flash);
+        }
+        Ok(found.value.map(Value::from))
+    }
+}

@@ -1,0 +1,36 @@
+//! What an engine counts.
+
+use tierdb_sync::Counter;
+
+/// Counters since open. Each is exact once the threads that add to it have stopped.
+#[derive(Default)]
+pub struct Counters {
+    pub gets: Counter,
+    pub puts: Counter,
+    pub deletes: Counter,
+    pub batches: Counter,
+    pub cursors: Counter,
+    pub user_bytes: Counter,
+    /// Reads that the fast tier answered.
+    pub fast_hits: Counter,
+    /// Reads that flash answered.
+    pub flash_hits: Counter,
+    /// Reads of keys that are not there.
+    pub misses: Counter,
+    /// Nanoseconds that writers waited for space.
+    pub stall_ns: Counter,
+    pub stalls: Counter,
+    pub migrations: Counter,
+    /// Keys whose newest version went to flash.
+    pub demoted: Counter,
+    /// Keys that were copied to the fast tier.
+    pub promoted: Counter,
+    pub tables_written: Counter,
+    pub tables_replaced: Counter,
+    /// Entries written to tables.
+    pub entries_written: Counter,
+    /// Bytes of tables written.
+    pub table_bytes: Counter,
+    /// Records moved to empty a slab.
+    pub moved_records: Counter,
+}

@@ -1,0 +1,211 @@
+//! The engine as its callers see it.
+
+use crate::config::Options;
+use crate::core::Core;
+use crate::cursor::StoreCursor;
+use crate::recover;
+use crate::snapshots;
+use crate::work;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use tierdb_base::{Error, Result, check_key};
+use tierdb_device::Dir;
+use tierdb_engine::{
+    Cursor, Durability, Engine, KeyRange, Media, Snapshot, Stats, Timed, Value, VerifyReport, WriteBatch,
+};
+use tierdb_pmem::Pool;
+
+/// A store of the slab engine.
+pub struct SlabStore<P: Pool, D: Dir> {
+    core: Arc<Core<P, D>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl<P: Pool, D: Dir> SlabStore<P, D> {
+    /// Makes an empty store on `media`.
+    ///
+    /// # Errors
+    /// `Invalid` if the media are too small for `options`, or hold a store; the failures of media.
+    pub fn create(media: Media<P, D>, options: Options) -> Result<Self> {
+        Self::start(recover::create(media, options)?)
+    }
+
+    /// Opens the store on `media`, after a close or a crash. Cost: a scan of the slabs in use on the fast tier, in
+    /// parallel; of flash, the index and the filter of each table.
+    ///
+    /// # Errors
+    /// `Corrupt` if the header, a record that names a table or a removed range, or a table's index is damaged.
+    pub fn open(media: Media<P, D>, options: Options) -> Result<Self> {
+        Self::start(recover::open(media, options)?)
+    }
+
+    /// Whether `pool` holds a store: if not, its creation did not finish.
+    pub fn is_created(pool: &P) -> bool {
+        crate::layout::Layout::is_formatted(pool)
+    }
+
+    fn start(core: Core<P, D>) -> Result<Self> {
+        let core = Arc::new(core);
+        let threads = Mutex::new(work::start(&core)?);
+        Ok(SlabStore { core, threads })
+    }
+
+    fn stop_threads(&self) {
+        self.core.work.stop();
+        for thread in self.threads.lock().drain(..) {
+            // A background thread that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+
+    fn take_snapshot(&self) -> Snapshot {
+        let seqno = self.core.snapshots.open(|| self.core.clock.take_snapshot());
+        Snapshot::new(seqno, Arc::new(Pin { core: self.core.clone(), seqno }))
+    }
+
+    fn timed<T>(&self, which: Timed, work: impl FnOnce() -> T) -> T {
+        self.core.latencies.measure(which, work)
+    }
+}
+
+impl<P: Pool, D: Dir> Drop for SlabStore<P, D> {
+    fn drop(&mut self) {
+        self.stop_threads();
+    }
+}
+
+/// Releases a snapshot when its last clone is dropped.
+struct Pin<P: Pool, D: Dir> {
+    core: Arc<Core<P, D>>,
+    seqno: u64,
+}
+
+impl<P: Pool, D: Dir> Drop for Pin<P, D> {
+    fn drop(&mut self) {
+        let core = &self.core;
+        if !core.snapshots.close(self.seqno, || core.clock.release_snapshot()) {
+            return;
+        }
+        let parts = core.router.read().parts.clone();
+        let mut has_ranges = false;
+        for part in parts {
+            let state = part.read();
+            has_ranges |= !state.ranges.is_empty();
+            if state.old.is_empty() {
+                continue;
+            }
+            drop(state);
+            let mut state = part.write();
+            // Under the lock, so that a version that a later snapshot sees is not taken for an unneeded one.
+            let open = core.snapshots.list();
+            state.prune_old(|seqno, by| snapshots::sees(&open, seqno, by));
+        }
+        if has_ranges {
+            core.work.want_cleaning();
+        }
+    }
+}
+
+impl<P: Pool, D: Dir> Engine for SlabStore<P, D> {
+    fn get(&self, key: &[u8]) -> Result<Option<Value>> {
+        check_key(key)?;
+        self.core.check_open()?;
+        self.core.counters.gets.add(1);
+        self.timed(Timed::Get, || self.core.get(key))
+    }
+
+    fn get_at(&self, key: &[u8], snapshot: &Snapshot) -> Result<Option<Value>> {
+        check_key(key)?;
+        self.core.check_open()?;
+        self.core.counters.gets.add(1);
+        self.core.get_as_of(key, snapshot.seqno())
+    }
+
+    fn multi_get(&self, keys: &[&[u8]]) -> Vec<Result<Option<Value>>> {
+        keys.iter().map(|key| self.get(key)).collect()
+    }
+
+    fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
+        self.timed(Timed::Put, || self.core.put(key, value, durability))
+    }
+
+    fn delete(&self, key: &[u8], durability: Durability) -> Result<()> {
+        self.timed(Timed::Delete, || self.core.delete(key, durability))
+    }
+
+    fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
+        self.timed(Timed::Batch, || self.core.write(batch, durability))
+    }
+
+    fn delete_range(&self, range: &KeyRange, durability: Durability) -> Result<u64> {
+        self.core.check_writable()?;
+        let keys = StoreCursor::count(&self.core, range.clone(), self.take_snapshot())?;
+        if keys > 0 {
+            self.core.remove_range(range, durability)?;
+        } else {
+            self.core.acknowledge(self.core.heap.pool.lsn(), durability)?;
+        }
+        Ok(keys)
+    }
+
+    fn snapshot(&self) -> Result<Snapshot> {
+        self.core.check_open()?;
+        Ok(self.take_snapshot())
+    }
+
+    fn cursor(&self, range: KeyRange, snapshot: Option<&Snapshot>) -> Result<Box<dyn Cursor + '_>> {
+        self.core.check_open()?;
+        self.core.counters.cursors.add(1);
+        let snapshot = snapshot.cloned().unwrap_or_else(|| self.take_snapshot());
+        Ok(Box::new(StoreCursor::new(&self.core, range, snapshot)))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.core.check_writable()?;
+        self.core.heap.pool.wait(self.core.heap.pool.lsn())
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.core.check_writable()?;
+        self.core.demote_all()?;
+        self.sync()
+    }
+
+    fn compact(&self) -> Result<()> {
+        self.core.check_writable()?;
+        self.core.clean_ranges()?;
+        self.core.join_tables()?;
+        self.core.drain_retired();
+        self.core.tidy_slabs();
+        self.sync()
+    }
+
+    fn verify(&self) -> Result<VerifyReport> {
+        self.core.check_open()?;
+        self.core.verify()
+    }
+
+    fn stats(&self) -> Stats {
+        self.core.stats()
+    }
+
+    fn close(&self) -> Result<()> {
+        if self.core.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.stop_threads();
+        if let Err(error) = self.core.latch.check() {
+            return match error {
+                // Nothing more can be written; what was acknowledged is on media.
+                Error::Poisoned { .. } => Ok(()),
+                other => Err(other),
+            };
+        }
+        let pool = &self.core.heap.pool;
+        self.core.drain_retired();
+        pool.wait(pool.lsn())?;
+        pool.close()
+    }
+}

@@ -1,0 +1,448 @@
+//! The flash log (PrismDB §4.1): tables with disjoint key ranges, which are live, and how much space is left.
+//!
+//! A table is live if a record on the fast tier names it ([`TableRecord`]); these records are the manifest. A
+//! table that a migration replaced is kept until the last reader lets it go, then its file is removed. A file that
+//! no record names is what a crash left of a migration: it is removed on open.
+
+use crate::heap::Slots;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tierdb_base::{Error, Result, Seqno, TierRole};
+use tierdb_device::{Cause, Dir, Meter};
+use tierdb_engine::{FlashTier, KeyRange};
+use tierdb_table::{
+    Direction, EntryRef, Found, ReadAhead, Table, TableDir, TableIter, Writer, WriterOptions,
+};
+
+/// Kept free for migrations that free space: this, or a quarter of a directory.
+const RESERVE: u64 = 160 << 20;
+
+/// One flash directory.
+pub struct FlashDir<D: Dir> {
+    pub tables: TableDir<D>,
+    pub name: Arc<str>,
+    pub medium: &'static str,
+    pub capacity: u64,
+    pub meter: Meter,
+    used: AtomicU64,
+}
+
+/// What a migration may fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// It adds to flash: the reserve stays free.
+    Growth,
+    /// It frees space in the end: all of it.
+    Shrink,
+}
+
+impl<D: Dir> FlashDir<D> {
+    fn limit(&self, limit: Limit, table_bytes: u64) -> u64 {
+        match limit {
+            Limit::Growth => self.capacity - (self.capacity / 4).min(RESERVE.max(2 * table_bytes)),
+            Limit::Shrink => self.capacity,
+        }
+    }
+
+    /// Takes `bytes` more, if they fit.
+    fn take(&self, bytes: u64, limit: u64) -> bool {
+        self.used
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
+                used.checked_add(bytes).filter(|sum| *sum <= limit)
+            })
+            .is_ok()
+    }
+
+    fn give(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// Bytes of its tables.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Acquire)
+    }
+}
+
+/// All flash directories.
+pub struct Flash<D: Dir> {
+    pub dirs: Vec<FlashDir<D>>,
+    table_bytes: u64,
+}
+
+impl<D: Dir> Flash<D> {
+    /// The directories of a store whose checksums `store` seeds.
+    pub fn new(tiers: Vec<FlashTier<D>>, store: u64, table_bytes: u64) -> Self {
+        let dir = |tier: FlashTier<D>| FlashDir {
+            name: tier.dir.name(),
+            medium: tier.emulation.map_or("flash", |emulation| emulation.name),
+            tables: TableDir::new(
+                tier.dir,
+                store,
+                tier.meter.clone(),
+                tier.emulation.map(tierdb_device::Pace::new),
+            ),
+            capacity: tier.capacity,
+            meter: tier.meter,
+            used: AtomicU64::new(0),
+        };
+        Flash { dirs: tiers.into_iter().map(dir).collect(), table_bytes }
+    }
+
+    /// Opens the live table that `record` names.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`: a live table that cannot be opened.
+    pub fn open(self: &Arc<Self>, record: &TableRecord, slots: Slots) -> Result<LiveTable<D>> {
+        let dir = self.dirs.get(record.dir as usize).ok_or_else(|| {
+            Error::invalid(format!(
+                "the store has tables in flash directory {}, and {} directories are configured",
+                record.dir + 1,
+                self.dirs.len()
+            ))
+        })?;
+        let table = dir.tables.open(record.number, Cause::Recovery)?;
+        dir.used.fetch_add(table.footer().file_len, Ordering::AcqRel);
+        Ok(LiveTable::new(self.clone(), record.dir, table, slots, 0))
+    }
+
+    /// Removes the files of tables that `live` does not know.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn remove_orphans(&self, live: impl Fn(TableRecord) -> bool) -> Result<()> {
+        for (number, dir) in self.dirs.iter().enumerate() {
+            let mut removed = false;
+            for table in dir.tables.list()? {
+                if !live(TableRecord { dir: number as u32, number: table }) {
+                    dir.tables.remove(table)?;
+                    removed = true;
+                }
+            }
+            if removed {
+                dir.tables.sync()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// That flash is full.
+    pub fn full(&self) -> Error {
+        let dir = self.dirs.iter().max_by_key(|dir| dir.capacity.saturating_sub(dir.used()));
+        Error::NoSpace {
+            tier: TierRole::Flash,
+            place: dir.map_or_else(String::new, |dir| dir.name.to_string()),
+            used: self.dirs.iter().map(FlashDir::used).sum(),
+            capacity: self.dirs.iter().map(|dir| dir.capacity).sum(),
+        }
+    }
+
+    /// Whether tables of `bytes` together can be written now.
+    pub fn has_room(&self, bytes: u64, limit: Limit) -> bool {
+        self.dirs.iter().any(|dir| dir.used() + bytes <= dir.limit(limit, self.table_bytes))
+    }
+}
+
+/// What the record of a live table holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TableRecord {
+    /// Number of its flash directory.
+    pub dir: u32,
+    /// Its number.
+    pub number: u64,
+}
+
+impl TableRecord {
+    /// As stored.
+    pub fn encode(self) -> [u8; 12] {
+        let mut bytes = [0; 12];
+        bytes[..4].copy_from_slice(&self.dir.to_le_bytes());
+        bytes[4..].copy_from_slice(&self.number.to_le_bytes());
+        bytes
+    }
+
+    /// From what is stored.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (dir, number) = bytes.split_first_chunk::<4>()?;
+        let number = u64::from_le_bytes(number.try_into().ok()?);
+        Some(TableRecord { dir: u32::from_le_bytes(*dir), number })
+    }
+}
+
+/// A table that is, or was, live.
+pub struct LiveTable<D: Dir> {
+    flash: Arc<Flash<D>>,
+    dir: u32,
+    pub table: Arc<Table<D::File>>,
+    /// Its record on the fast tier.
+    pub slots: Slots,
+    /// Whether it could not be read whole: it is not merged any more.
+    pub damaged: AtomicBool,
+    obsolete: AtomicBool,
+    /// Ranges removed by writes up to this one have nothing left in it. Not stored.
+    cleaned: Seqno,
+}
+
+impl<D: Dir> LiveTable<D> {
+    fn new(flash: Arc<Flash<D>>, dir: u32, table: Table<D::File>, slots: Slots, cleaned: Seqno) -> Self {
+        let (damaged, obsolete) = Default::default();
+        LiveTable { flash, dir, table: Arc::new(table), slots, damaged, obsolete, cleaned }
+    }
+
+    /// Whether it may hold versions of keys of `range` that were removed by write `seqno`.
+    pub fn may_hold_removed(&self, range: &KeyRange, seqno: Seqno) -> bool {
+        self.cleaned < seqno
+            && self.table.footer().lowest_seqno < seqno
+            && !range.is_after(self.smallest())
+            && !range.is_before(self.largest())
+    }
+
+    /// Whether it could not be read whole.
+    pub fn is_damaged(&self) -> bool {
+        self.damaged.load(Ordering::Acquire)
+    }
+
+    /// Its smallest key.
+    pub fn smallest(&self) -> &[u8] {
+        &self.table.footer().smallest
+    }
+
+    /// Its largest key.
+    pub fn largest(&self) -> &[u8] {
+        &self.table.footer().largest
+    }
+
+    /// Bytes of its file.
+    pub fn file_len(&self) -> u64 {
+        self.table.footer().file_len
+    }
+
+    /// What its record says.
+    pub fn record(&self) -> TableRecord {
+        TableRecord { dir: self.dir, number: self.table.number() }
+    }
+
+    /// Its file goes when the last reader has let it go: no record names it any more, durably.
+    pub fn retire(&self) {
+        self.obsolete.store(true, Ordering::Release);
+    }
+}
+
+impl<D: Dir> Drop for LiveTable<D> {
+    fn drop(&mut self) {
+        if self.obsolete.load(Ordering::Acquire)
+            && let Some(dir) = self.flash.dirs.get(self.dir as usize)
+        {
+            // If it fails, the next open removes the file.
+            let _ = dir.tables.remove(self.table.number());
+            dir.give(self.table.footer().file_len);
+        }
+    }
+}
+
+/// The live tables of a partition, by key.
+pub struct TableSet<D: Dir>(Vec<Arc<LiveTable<D>>>);
+
+impl<D: Dir> TableSet<D> {
+    /// Of these tables, whose key ranges are disjoint.
+    pub fn new(mut tables: Vec<Arc<LiveTable<D>>>) -> Self {
+        tables.sort_by(|a, b| a.smallest().cmp(b.smallest()));
+        TableSet(tables)
+    }
+
+    /// The tables, in the order of their keys.
+    pub fn tables(&self) -> &[Arc<LiveTable<D>>] {
+        &self.0
+    }
+
+    /// The table whose key range holds `key`.
+    fn find(&self, key: &[u8]) -> Option<&Arc<LiveTable<D>>> {
+        let after = self.0.partition_point(|table| table.smallest() <= key);
+        self.0[..after].last().filter(|table| key <= table.largest())
+    }
+
+    /// Whether a table may hold a version of `key`. Reads nothing.
+    pub fn may_hold(&self, key: &[u8]) -> bool {
+        self.find(key).is_some_and(|table| table.table.locate(key, Seqno::MAX).is_some())
+    }
+
+    /// The newest version of `key` that is not newer than `seqno`.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub fn get(&self, key: &[u8], seqno: Seqno, cause: Cause) -> Result<Option<Found>> {
+        self.find(key).map_or(Ok(None), |table| table.table.get(key, seqno, cause))
+    }
+
+    /// The keys for which table `number` is merged: from its smallest up to the smallest of the next; the first one's
+    /// range begins, and the last one's ends, with the partition's.
+    pub fn range_of(&self, number: usize) -> KeyRange {
+        let bound = |number: usize| self.0.get(number).map(|table| table.smallest().to_vec());
+        let start = if number == 0 { None } else { bound(number) };
+        KeyRange {
+            start: start.map_or(Bound::Unbounded, Bound::Included),
+            end: bound(number + 1).map_or(Bound::Unbounded, Bound::Excluded),
+        }
+    }
+
+    /// The tables that have keys in `range`.
+    pub fn overlapping(&self, range: &KeyRange) -> impl Iterator<Item = (usize, &Arc<LiveTable<D>>)> {
+        self.0
+            .iter()
+            .enumerate()
+            .filter(|(_, table)| !range.is_after(table.smallest()) && !range.is_before(table.largest()))
+    }
+
+    /// The entries of the tables that have keys in `bounds`, one iterator for each, in the order of their keys.
+    pub fn iters(
+        &self,
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        direction: Direction,
+        ahead: ReadAhead,
+        cause: Cause,
+    ) -> Vec<TableIter<D::File>> {
+        let range = KeyRange { start: bounds.0.map(<[u8]>::to_vec), end: bounds.1.map(<[u8]>::to_vec) };
+        self.overlapping(&range).map(|(_, table)| table.table.iter(bounds, direction, ahead, cause)).collect()
+    }
+
+    /// Bytes of DRAM that indexes and filters take.
+    pub fn memory_bytes(&self) -> u64 {
+        self.0.iter().map(|table| table.table.memory() as u64 + 512).sum()
+    }
+}
+
+/// A table that was written, and is not live yet.
+pub struct NewTable<D: Dir> {
+    pub record: TableRecord,
+    table: Option<Table<D::File>>,
+    flash: Arc<Flash<D>>,
+}
+
+impl<D: Dir> NewTable<D> {
+    /// Its record, at `slots`, is durable. What ranges removed up to write `cleaned` was left out of it.
+    pub fn into_live(mut self, slots: Slots, cleaned: Seqno) -> Option<LiveTable<D>> {
+        let table = self.table.take()?;
+        Some(LiveTable::new(self.flash.clone(), self.record.dir, table, slots, cleaned))
+    }
+}
+
+impl<D: Dir> Drop for NewTable<D> {
+    /// It never became live.
+    fn drop(&mut self) {
+        if let (Some(table), Some(dir)) = (self.table.take(), self.flash.dirs.get(self.record.dir as usize)) {
+            let len = table.footer().file_len;
+            drop(table);
+            let _ = dir.tables.remove(self.record.number);
+            dir.give(len);
+        }
+    }
+}
+
+/// Writes entries as tables of about the size asked for; no key's versions are in two tables.
+pub struct TableBuilder<'b, D: Dir> {
+    flash: &'b Arc<Flash<D>>,
+    limit: Limit,
+    cause: Cause,
+    number: &'b dyn Fn() -> u64,
+    open: Option<OpenTable<D>>,
+    done: Vec<NewTable<D>>,
+    written: u64,
+}
+
+struct OpenTable<D: Dir> {
+    writer: Writer<D>,
+    dir: u32,
+    /// Bytes taken of the directory for it.
+    taken: u64,
+}
+
+impl<'b, D: Dir> TableBuilder<'b, D> {
+    /// Nothing written yet. `number` gives a number that no table ever had.
+    pub fn new(flash: &'b Arc<Flash<D>>, limit: Limit, cause: Cause, number: &'b dyn Fn() -> u64) -> Self {
+        TableBuilder { flash, limit, cause, number, open: None, done: Vec::new(), written: 0 }
+    }
+
+    fn dir(&self, number: u32) -> &'b FlashDir<D> {
+        &self.flash.dirs[number as usize]
+    }
+
+    /// Adds an entry; they come in the order of a table.
+    ///
+    /// # Errors
+    /// `NoSpace`; `Io`. The builder is then good for nothing but to be dropped.
+    pub fn add(&mut self, entry: &EntryRef<'_>) -> Result<()> {
+        let entry_len = (entry.key.len() + entry.value.map_or(0, <[u8]>::len)) as u64;
+        if self.open.as_ref().is_some_and(|open| {
+            open.writer.last_key() != entry.key
+                && (open.writer.file_len() + entry_len / 2 >= self.flash.table_bytes)
+        }) {
+            self.end_table()?;
+        }
+        if self.open.is_none() {
+            self.begin_table()?;
+        }
+        let Some(open) = &mut self.open else { return Ok(()) };
+        // What it may take in the file, with the keys that separate its blocks.
+        let wanted = open.writer.file_len() + entry_len + 3 * entry.key.len() as u64 + (16 << 10);
+        let dir = &self.flash.dirs[open.dir as usize];
+        if wanted > open.taken {
+            if !dir.take(wanted - open.taken, dir.limit(self.limit, self.flash.table_bytes)) {
+                return Err(self.flash.full());
+            }
+            open.taken = wanted;
+        }
+        open.writer.add(entry)
+    }
+
+    fn begin_table(&mut self) -> Result<()> {
+        let room =
+            |dir: &FlashDir<D>| dir.limit(self.limit, self.flash.table_bytes).saturating_sub(dir.used());
+        let number = (0..self.flash.dirs.len() as u32)
+            .max_by_key(|number| (room(self.dir(*number)), u32::MAX - number));
+        let number = number.ok_or_else(|| self.flash.full())?;
+        let options =
+            WriterOptions { allocate: self.flash.table_bytes.min(1 << 20), ..WriterOptions::default() };
+        let writer = self.dir(number).tables.create((self.number)(), self.cause, &options)?;
+        self.open = Some(OpenTable { writer, dir: number, taken: 0 });
+        Ok(())
+    }
+
+    fn end_table(&mut self) -> Result<()> {
+        let Some(open) = self.open.take() else { return Ok(()) };
+        let record = TableRecord { dir: open.dir, number: open.writer.number() };
+        let dir = self.dir(open.dir);
+        let table = open.writer.finish().inspect_err(|_| {
+            dir.give(open.taken);
+            let _ = dir.tables.remove(record.number);
+        })?;
+        let len = table.footer().file_len;
+        if len > open.taken {
+            dir.used.fetch_add(len - open.taken, Ordering::AcqRel);
+        } else {
+            dir.give(open.taken - len);
+        }
+        self.written += len;
+        self.done.push(NewTable { record, table: Some(table), flash: self.flash.clone() });
+        Ok(())
+    }
+
+    /// The tables, whole and durable.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn finish(mut self) -> Result<(Vec<NewTable<D>>, u64)> {
+        self.end_table()?;
+        Ok((std::mem::take(&mut self.done), self.written))
+    }
+}
+
+impl<D: Dir> Drop for TableBuilder<'_, D> {
+    fn drop(&mut self) {
+        if let Some(open) = self.open.take() {
+            let (dir, number) = (self.dir(open.dir), open.writer.number());
+            drop(open.writer);
+            let _ = dir.tables.remove(number);
+            dir.give(open.taken);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Records in slots: written, read, and given up.
+
+use crate::record::{self, HEADER, Head, Kind};
+use crate::slabs::{Commit, Mark, Purpose, Slabs};
+use std::sync::Arc;
+use tierdb_base::{Error, Result, Seqno, TierRole};
+use tierdb_pmem::{Pool, Stage};
+
+/// The slots of one record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slots {
+    /// Byte of the head slot.
+    pub at: u64,
+    /// Bytes of the slots of its parts.
+    pub parts: Box<[u64]>,
+}
+
+/// A record that was staged: not live yet.
+pub struct Written {
+    /// Where it is.
+    pub slots: Slots,
+    /// Byte of its commit word, and what makes the record live.
+    pub commit: (u64, u64),
+}
+
+/// A record that is to be written.
+pub struct NewRecord<'r> {
+    pub kind: Kind,
+    pub seqno: Seqno,
+    pub key: &'r [u8],
+    pub value: &'r [u8],
+}
+
+/// All records of a pool.
+pub struct Heap<P: Pool> {
+    pub pool: Arc<P>,
+    pub seed: u64,
+    pub slabs: Slabs<P>,
+}
+
+impl<P: Pool> Heap<P> {
+    /// Stages `record` in free slots. `None` if there are none for this purpose; then nothing is taken.
+    pub fn write(
+        &self,
+        stage: &mut Stage<'_, P>,
+        record: &NewRecord<'_>,
+        purpose: Purpose,
+    ) -> Option<Written> {
+        let NewRecord { kind, seqno, key, value } = *record;
+        let shape = record::shape(key.len(), value.len(), self.slabs.largest() as usize)?;
+        let at = self.slabs.take(shape.head_len as u64, purpose)?;
+        let mut parts = Vec::with_capacity(shape.parts);
+        for part in value.chunks(shape.part_len.max(1)).take(shape.parts) {
+            let Some(part_at) = self.slabs.take(part.len() as u64, purpose) else {
+                self.give(&Slots { at, parts: parts.into() });
+                return None;
+            };
+            parts.push(part_at);
+        }
+        let (Ok(word_at), true) = (self.slabs.word_at(at), parts.len() == shape.parts) else {
+            self.give(&Slots { at, parts: parts.into() });
+            return None;
+        };
+        for (part, part_at) in value.chunks(shape.part_len.max(1)).zip(&parts) {
+            stage.write(*part_at, part);
+        }
+        stage.write(at, &record::encode(self.seed, at, kind, seqno, key, value, &parts));
+        let commit = (word_at, self.slabs.live_word(word_at, Mark::new(key, seqno)));
+        Some(Written { slots: Slots { at, parts: parts.into() }, commit })
+    }
+
+    /// Bytes that writing a record of a key and a value of these lengths flushes, at the most.
+    pub fn admit_bytes(&self, key_len: usize, value_len: usize) -> u64 {
+        let largest = self.slabs.largest();
+        let slots = 1 + value_len as u64 / largest.max(1);
+        // A slab may be given a class for each slot.
+        (HEADER + key_len + value_len) as u64 + slots * (largest / 8).min(value_len as u64 + 8192) + 256
+    }
+
+    /// The head of the record at byte `at`.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is not a record that was written there, or the medium refuses.
+    pub fn head(&self, at: u64) -> Result<Head> {
+        self.head_and_inline(at).map(|(head, _)| head)
+    }
+
+    /// The head of the record at byte `at`, and what follows it in its slot where that is the value.
+    fn head_and_inline(&self, at: u64) -> Result<(Head, Vec<u8>)> {
+        let damaged = || self.damaged(at);
+        let slot = self.slabs.slot_bytes(at).ok_or_else(damaged)? as usize;
+        let mut header = [0u8; HEADER];
+        self.pool.read(at, &mut header)?;
+        let head_len = Head::len_of(&header);
+        let value_len = u32::from_le_bytes([header[16], header[17], header[18], header[19]]) as usize;
+        let has_parts = header[32..36] != [0; 4];
+        let len = if has_parts { head_len } else { head_len.saturating_add(value_len) };
+        if len > slot {
+            return Err(damaged());
+        }
+        let mut bytes = vec![0; len];
+        self.pool.read(at, &mut bytes)?;
+        let (head, inline) = bytes.split_at_checked(head_len).ok_or_else(damaged)?;
+        let head = Head::decode(self.seed, at, head).ok_or_else(damaged)?;
+        let inline = inline.to_vec();
+        Ok((head, inline))
+    }
+
+    /// The record at byte `at`, with its value.
+    ///
+    /// # Errors
+    /// As [`Heap::head`], and if the value is not what was written.
+    pub fn read(&self, at: u64) -> Result<(Head, Vec<u8>)> {
+        let (head, mut value) = self.head_and_inline(at)?;
+        if !head.parts.is_empty() {
+            value = self.read_parts(at, &head)?;
+        }
+        if head.verify(self.seed, &value) {
+            Ok((head, value))
+        } else {
+            Err(self.damaged(at).with_key(&head.key))
+        }
+    }
+
+    fn read_parts(&self, at: u64, head: &Head) -> Result<Vec<u8>> {
+        let part_len = self.slabs.largest() as usize;
+        if head.parts.len() != head.value_len.div_ceil(part_len) {
+            return Err(self.damaged(at).with_key(&head.key));
+        }
+        let mut value = vec![0; head.value_len];
+        for (part, part_at) in value.chunks_mut(part_len).zip(&head.parts) {
+            match self.slabs.slot_bytes(*part_at) {
+                Some(slot) if slot as usize >= part.len() => self.pool.read(*part_at, part)?,
+                _ => return Err(self.damaged(at).with_key(&head.key)),
+            }
+        }
+        Ok(value)
+    }
+
+    /// The mark of the live slot at byte `at`, if it is one.
+    pub fn mark(&self, at: u64) -> Option<Mark> {
+        match self.slabs.commit_of(at) {
+            Commit::Live(mark) => Some(mark),
+            Commit::Free | Commit::Damaged => None,
+        }
+    }
+
+    /// That the record at byte `at` is damaged.
+    pub fn damaged(&self, at: u64) -> Error {
+        Error::corrupt(TierRole::Fast, "the record in a slot is damaged", self.pool.place(at))
+    }
+
+    /// Stages that the slot at byte `at` is free.
+    pub fn stage_free(&self, stage: &mut Stage<'_, P>, at: u64) {
+        if let Ok(word_at) = self.slabs.word_at(at) {
+            stage.word(word_at, self.slabs.free_word(word_at));
+        }
+    }
+
+    /// Gives back the slots of a record whose word says *free*, or was never live.
+    pub fn give(&self, slots: &Slots) {
+        self.slabs.give(slots.at);
+        for part in &slots.parts {
+            self.slabs.give(*part);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The slab engine: PrismDB (ASPLOS 2023) with a full crash and correctness contract.
+//!
+//! Read in this order: [`config`], then `layout`, `slabs` and `record` (what is on the fast tier), `heap` and `commit`
+//! (how it changes), `flash` (what is on flash), `partition` and `core` (what is known in DRAM), `write`, `batch`
+//! and `cursor` (operations), `tracker`, `choose` and `migrate` (what moves between the tiers), `clean` and
+//! `tidy` (what else frees space), `work` (who does it), `recover`.
+
+#![forbid(unsafe_code)]
+
+mod batch;
+mod choose;
+mod clean;
+mod commit;
+pub mod config;
+mod core;
+mod counters;
+mod cursor;
+mod engine;
+mod flash;
+mod heap;
+mod layout;
+mod lost;
+mod migrate;
+mod partition;
+mod record;
+mod recover;
+mod slabs;
+mod snapshots;
+mod stats;
+mod tidy;
+mod tracker;
+mod verify;
+mod work;
+mod write;
+
+pub use config::{Metric, Options};
+pub use engine::SlabStore;

@@ -1,0 +1,493 @@
+//! Migration between the tiers (PrismDB §4.4, §5.3): one range of a partition, unpopular keys down, popular ones up.
+//!
+//! 1. Under the partition's lock: the range is noted as *migrating*, and the victims are listed. From now on
+//!    slots that are given up are not reused, and deletes in the range leave tombstones.
+//! 2. Without it: victims and tables of the range are merged into new tables, which are durable when they end.
+//! 3. The records of the new tables become live, and those of the old ones free, as one group.
+//! 4. Under the lock: the new tables take the place of the old ones; each victim whose version is still the newest
+//!    leaves the index, and its slot is freed; popular keys that only flash has are copied to slots.
+//!
+//! | crash after | on open |
+//! |---|---|
+//! | tables written | no record names them: they are removed; all victims are on the fast tier |
+//! | the group | victims are on both tiers, with one seqno: the fast tier's copy is as good |
+//! | some slots freed | some are on flash only |
+//! | copies staged | nothing |
+//! | some copies live | they are on both tiers |
+//!
+//! A version that a writer has replaced meanwhile is on flash for nothing, with a lower seqno than the newest one.
+
+use crate::commit::Change;
+use crate::core::{Core, hash_of};
+use crate::flash::{Limit, LiveTable, NewTable, TableBuilder, TableSet};
+use crate::heap::{NewRecord, Slots};
+use crate::partition::{Entry, Partition, RangeTombstone, State, bounds};
+use crate::record::Kind;
+use crate::slabs::Purpose;
+use crate::tracker::Tier;
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tierdb_base::{Error, ErrorKind, Result, Seqno};
+use tierdb_device::{Cause, Dir};
+use tierdb_engine::KeyRange;
+use tierdb_pmem::{Pool, Stage};
+use tierdb_table::{Direction, EntryRef, Merge, ReadAhead, Retain, Retention, Source};
+
+/// Victims of one migration, in bytes, as a multiple of a table's.
+const MOST_TABLES: u64 = 4;
+/// Victims whose slots are freed under the lock at once.
+const FREE_AT_ONCE: usize = 256;
+
+/// Which keys leave the fast tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Victims {
+    /// Those that are not pinned.
+    Unpopular,
+    /// All.
+    All,
+    /// Only tombstones: flash must not grow.
+    Tombstones,
+    /// None: tables are rewritten.
+    None,
+}
+
+/// What is merged: keys of a range, and the tables in it.
+pub struct Plan {
+    /// The keys; disjoint from those of all other tables.
+    pub range: KeyRange,
+    /// Numbers of the tables in the partition's list.
+    pub tables: std::ops::Range<usize>,
+}
+
+/// What a migration did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Migrated {
+    /// Keys that left the fast tier.
+    pub keys: u64,
+    /// Bytes of their slots.
+    pub bytes: u64,
+    /// Tables that were replaced or dropped.
+    pub tables: u64,
+}
+
+/// Key, seqno, and the value if it is not a tombstone.
+type Version<'m> = (&'m [u8], Seqno, Option<Vec<u8>>);
+
+/// Versions on the fast tier, read as they are merged.
+struct FastSource<'m, P: Pool> {
+    heap: &'m crate::heap::Heap<P>,
+    victims: std::slice::Iter<'m, (Box<[u8]>, Entry)>,
+    current: Option<Version<'m>>,
+    /// Keys whose record is damaged: they stay where they are.
+    damaged: &'m RefCell<HashSet<Box<[u8]>>>,
+}
+
+impl<P: Pool> Source for FastSource<'_, P> {
+    fn entry(&self) -> Option<EntryRef<'_>> {
+        let (key, seqno, value) = self.current.as_ref()?;
+        Some(EntryRef { key, seqno: *seqno, value: value.as_deref() })
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        self.current = None;
+        for (key, entry) in self.victims.by_ref() {
+            if entry.is_tombstone() {
+                self.current = Some((key, entry.seqno, None));
+                return Ok(());
+            }
+            match self.heap.read(entry.at()) {
+                Ok((head, value)) if head.key == **key && head.seqno == entry.seqno => {
+                    self.current = Some((key, entry.seqno, Some(value)));
+                    return Ok(());
+                }
+                Ok(_) | Err(_) => {
+                    self.damaged.borrow_mut().insert(key.clone());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Leaves out what was removed with a range, where no snapshot sees it.
+struct WithoutRemoved<S> {
+    source: S,
+    ranges: Vec<Arc<RangeTombstone>>,
+    oldest: Seqno,
+}
+
+impl<S: Source> Source for WithoutRemoved<S> {
+    fn entry(&self) -> Option<EntryRef<'_>> {
+        self.source.entry()
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        loop {
+            self.source.advance()?;
+            let Some(entry) = self.source.entry() else { return Ok(()) };
+            if !self.ranges.iter().any(|range| range.removes(entry.key, entry.seqno, self.oldest)) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// A popular key found in a table, with its version.
+struct Promotion {
+    key: Vec<u8>,
+    seqno: Seqno,
+    value: Vec<u8>,
+}
+
+/// What the merge of a range made.
+struct Merged<D: Dir> {
+    tables: Vec<NewTable<D>>,
+    bytes: u64,
+    promotions: Vec<Promotion>,
+    /// What ranges removed up to this write was left out.
+    cleaned: Seqno,
+}
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    /// Migrates `plan` of `part`, whose `migration` the caller holds.
+    ///
+    /// # Errors
+    /// `NoSpace` if flash has no room for the new tables; `Corrupt` if a table of the range is damaged; `Io`. Then
+    /// nothing is changed.
+    pub fn migrate(
+        &self,
+        part: &Partition<D>,
+        plan: &Plan,
+        victims: Victims,
+        promote: bool,
+    ) -> Result<Migrated> {
+        let (victims, tables, ranges, last) = {
+            let mut state = part.write();
+            let listed = if victims == Victims::None {
+                Vec::new()
+            } else {
+                self.victims(&state, &plan.range, victims)
+            };
+            let tables: Vec<Arc<LiveTable<D>>> = state.tables.tables()[plan.tables.clone()].to_vec();
+            if listed.is_empty() && (victims != Victims::None || tables.is_empty()) {
+                return Ok(Migrated::default());
+            }
+            state.migrating = Some(plan.range.clone());
+            // Under the lock: ranges that writes up to this one removed are in the list. And before the list of
+            // snapshots: one that is not in it sees this write, or a later one.
+            (listed, tables, state.ranges.clone(), self.clock.last())
+        };
+        let damaged = RefCell::default();
+        let done = self.merge_range(&victims, &tables, ranges, last, &damaged, promote).and_then(|merged| {
+            self.replace_tables(part, &tables, merged).map(|promotions| {
+                let mut migrated = self.free_victims(part, &victims, &damaged.borrow());
+                migrated.tables = tables.len() as u64;
+                promotions.into_iter().for_each(|promotion| self.promote(part, promotion));
+                migrated
+            })
+        });
+        part.write().end_migration(&self.heap);
+        if let Ok(migrated) = &done {
+            self.counters.migrations.add(1);
+            self.counters.demoted.add(migrated.keys);
+        }
+        done
+    }
+
+    /// The keys of `range` that are to leave the fast tier, as many as one migration takes.
+    fn victims(&self, state: &State<D>, range: &KeyRange, which: Victims) -> Vec<(Box<[u8]>, Entry)> {
+        let Some(bounds) = bounds(range) else { return Vec::new() };
+        let threshold = self.tracker.threshold(self.pinned_pct());
+        let mut left = MOST_TABLES * self.options.table_bytes;
+        let mut found = Vec::new();
+        for (key, entry) in state.index.range::<[u8], _>(bounds) {
+            let leaves = match which {
+                Victims::All => true,
+                Victims::Tombstones => entry.is_tombstone(),
+                Victims::Unpopular => {
+                    entry.is_tombstone() || !threshold.pins(self.tracker.popularity(hash_of(key)))
+                }
+                Victims::None => false,
+            };
+            if !leaves {
+                continue;
+            }
+            found.push((key.clone(), *entry));
+            left = left.saturating_sub(self.bytes_of(*entry));
+            if left == 0 {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Bytes of the slots of `entry`.
+    pub fn bytes_of(&self, entry: Entry) -> u64 {
+        let head = self.heap.slabs.slot_bytes(entry.at()).unwrap_or(0);
+        let parts =
+            if entry.is_long() { self.heap.head(entry.at()).map_or(0, |head| head.value_len) } else { 0 };
+        head + parts as u64
+    }
+
+    fn merge_range(
+        &self,
+        victims: &[(Box<[u8]>, Entry)],
+        tables: &[Arc<LiveTable<D>>],
+        ranges: Vec<Arc<RangeTombstone>>,
+        last: Seqno,
+        damaged: &RefCell<HashSet<Box<[u8]>>>,
+        promote: bool,
+    ) -> Result<Merged<D>> {
+        let mut snapshots = self.snapshots.list();
+        snapshots.push(last);
+        let oldest = snapshots.iter().copied().min().unwrap_or(last);
+        let fast = FastSource { heap: &self.heap, victims: victims.iter(), current: None, damaged };
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let ahead = ReadAhead { first: 256 << 10, most: 256 << 10 };
+        let mut sources: Vec<Box<dyn Source + '_>> = vec![Box::new(fast)];
+        for table in tables {
+            sources.push(Box::new(table.table.iter(all, Direction::Forward, ahead, Cause::Migration)));
+        }
+        let merged = WithoutRemoved { source: Merge::new(sources, Direction::Forward), ranges, oldest };
+        // All tables of the range take part, so there is no older version elsewhere on flash.
+        let mut kept = Retain::new(merged, Retention::new(snapshots), |_: &[u8]| true);
+        let old_bytes: u64 = tables.iter().map(|table| table.file_len()).sum();
+        let limit =
+            if victims.iter().all(|(_, entry)| entry.is_tombstone()) { Limit::Shrink } else { Limit::Growth };
+        let victim_bytes: u64 = victims.iter().map(|(_, entry)| self.bytes_of(*entry)).sum();
+        let most = if limit == Limit::Shrink { old_bytes } else { old_bytes + victim_bytes };
+        if !self.flash.has_room(most, limit) {
+            return Err(self.flash.full());
+        }
+        let number = || self.clock.begin().seqno();
+        let mut builder = TableBuilder::new(&self.flash, limit, Cause::Migration, &number);
+        let (mut promotions, mut last_key) = (Vec::new(), Vec::new());
+        let threshold = self.tracker.threshold(self.pinned_pct());
+        let mut promotion_room = if promote { self.promotion_room(old_bytes) } else { 0 };
+        loop {
+            kept.advance()?;
+            let Some(entry) = kept.entry() else { break };
+            self.reserve_seqnos();
+            builder.add(&entry)?;
+            self.counters.entries_written.add(1);
+            // Of a key, the first is the newest; the others are for snapshots.
+            let newest = last_key != entry.key;
+            if newest {
+                last_key.clear();
+                last_key.extend_from_slice(entry.key);
+            }
+            let len = entry.value.map_or(u64::MAX, |value| (value.len() + entry.key.len()) as u64);
+            if newest
+                && len <= promotion_room
+                && kept.source().source.current() != Some(0)
+                && threshold.pins(self.tracker.popularity(hash_of(entry.key)))
+            {
+                promotion_room -= len;
+                let value = entry.value.unwrap_or_default().to_vec();
+                promotions.push(Promotion { key: entry.key.to_vec(), seqno: entry.seqno, value });
+            }
+        }
+        let (tables, bytes) = builder.finish()?;
+        Ok(Merged { tables, bytes, promotions, cleaned: oldest })
+    }
+
+    /// Steps 3 and the first half of 4. Returns what is to be promoted.
+    fn replace_tables(
+        &self,
+        part: &Partition<D>,
+        old: &[Arc<LiveTable<D>>],
+        merged: Merged<D>,
+    ) -> Result<Vec<Promotion>> {
+        let heap = &self.heap;
+        heap.pool.admit((merged.tables.len() as u64 + 1) * heap.admit_bytes(0, 64) + 4096)?;
+        let mut stage = Stage::new(&*heap.pool);
+        let mut changes: Vec<Change> = Vec::new();
+        let mut slots: Vec<Slots> = Vec::new();
+        let mut room = true;
+        for table in &merged.tables {
+            let (seqno, value) = (table.record.number, table.record.encode());
+            let record = NewRecord { kind: Kind::Table, seqno, key: &[], value: &value };
+            let Some(written) = heap.write(&mut stage, &record, Purpose::Upkeep) else {
+                room = false;
+                break;
+            };
+            changes.push(written.commit);
+            slots.push(written.slots);
+        }
+        for table in old {
+            let word_at = heap.slabs.word_at(table.slots.at)?;
+            changes.push((word_at, heap.slabs.free_word(word_at)));
+        }
+        let redo = if room { heap.stage_redo(&mut stage, &changes) } else { None };
+        let Some(redo) = redo else {
+            let _drained = stage.drain();
+            slots.iter().for_each(|slots| heap.give(slots));
+            return Err(self.fast_full());
+        };
+        heap.install(stage, redo, &changes, &self.commits);
+        self.counters.tables_written.add(merged.tables.len() as u64);
+        self.counters.tables_replaced.add(old.len() as u64);
+        self.counters.table_bytes.add(merged.bytes);
+        let live: Vec<Arc<LiveTable<D>>> = merged
+            .tables
+            .into_iter()
+            .zip(slots)
+            .filter_map(|(table, slots)| table.into_live(slots, merged.cleaned).map(Arc::new))
+            .collect();
+        {
+            let mut state = part.write();
+            let replaced = |table: &Arc<LiveTable<D>>| old.iter().any(|old| Arc::ptr_eq(old, table));
+            let tables = state.tables.tables().iter().filter(|table| !replaced(table)).cloned().chain(live);
+            state.tables = Arc::new(TableSet::new(tables.collect()));
+        }
+        // The old tables' files go only when nothing can bring their records back.
+        heap.pool.wait(heap.pool.lsn())?;
+        for table in old {
+            heap.give(&table.slots);
+            table.retire();
+        }
+        Ok(merged.promotions)
+    }
+
+    /// Frees the slots of those victims whose version is still the newest.
+    fn free_victims(
+        &self,
+        part: &Partition<D>,
+        victims: &[(Box<[u8]>, Entry)],
+        damaged: &HashSet<Box<[u8]>>,
+    ) -> Migrated {
+        let heap = &self.heap;
+        let mut migrated = Migrated::default();
+        for victims in victims.chunks(FREE_AT_ONCE) {
+            let state = &mut *part.write();
+            let mut stage = Stage::new(&*heap.pool);
+            state.stage_retired(heap, &mut stage);
+            let _drained = stage.drain();
+            state.release_retired(heap);
+            let mut stage = Stage::new(&*heap.pool);
+            let mut freed = Vec::new();
+            for (key, entry) in victims {
+                if state.index.get(key) != Some(entry) || damaged.contains(key) {
+                    continue;
+                }
+                migrated.keys += 1;
+                migrated.bytes += self.bytes_of(*entry);
+                freed.push(State::<D>::slots_of(heap, *entry));
+                heap.stage_free(&mut stage, entry.at());
+                state.remove(key);
+                self.tracker.moved(hash_of(key), Tier::Flash);
+            }
+            let _drained = stage.drain();
+            freed.into_iter().for_each(|slots| state.release(heap, slots));
+        }
+        migrated
+    }
+
+    /// Copies a version that only flash has to the fast tier, if it still is the newest and there is room.
+    fn promote(&self, part: &Partition<D>, promotion: Promotion) {
+        let heap = &self.heap;
+        let Promotion { key, seqno, value } = promotion;
+        if heap.pool.admit(heap.admit_bytes(key.len(), value.len())).is_err() {
+            return;
+        }
+        let state = &mut *part.write();
+        let removed = state.ranges.iter().any(|range| range.removes(&key, seqno, Seqno::MAX));
+        if removed || state.index.contains_key(&*key) || self.lost.hides(&key, Some(seqno)).is_some() {
+            return;
+        }
+        let mut stage = Stage::new(&*heap.pool);
+        state.stage_retired(heap, &mut stage);
+        let record = NewRecord { kind: Kind::Value, seqno, key: &key, value: &value };
+        let written = heap.write(&mut stage, &record, Purpose::Value);
+        let drained = stage.drain();
+        state.release_retired(heap);
+        let Some(written) = written else { return };
+        drained.publish(written.commit.0, written.commit.1);
+        heap.pool.fence();
+        let long = !written.slots.parts.is_empty();
+        state.insert(&key, Entry::new(written.slots.at, seqno, false, long).clean());
+        self.tracker.moved(hash_of(&key), Tier::Fast);
+        self.counters.promoted.add(1);
+    }
+
+    /// Bytes of records that a migration of tables of `old_bytes` may copy to the fast tier.
+    fn promotion_room(&self, old_bytes: u64) -> u64 {
+        let slabs = &self.heap.slabs;
+        let low = slabs.capacity() / 100 * u64::from(100 - self.options.low_pct);
+        slabs.free_bytes().saturating_sub(low).min(old_bytes)
+    }
+
+    /// The share of the tracked keys that stay, in percent.
+    pub fn pinned_pct(&self) -> u8 {
+        self.options.pinned_pct
+    }
+
+    /// That the fast tier is full.
+    pub fn fast_full(&self) -> Error {
+        let slabs = &self.heap.slabs;
+        Error::NoSpace {
+            tier: tierdb_base::TierRole::Fast,
+            place: self.heap.pool.place(0).file.to_string(),
+            used: slabs.used_bytes(),
+            capacity: slabs.capacity(),
+        }
+    }
+
+    /// Merges neighbouring tables that together are one.
+    ///
+    /// # Errors
+    /// As [`Core::migrate`].
+    pub fn join_tables(&self) -> Result<()> {
+        let parts = self.router.read().parts.clone();
+        for part in &parts {
+            let _migration = part.migration.lock();
+            let mut from = 0;
+            loop {
+                let plan = {
+                    let state = part.read();
+                    let tables = state.tables.tables();
+                    let fits = |number: &usize| {
+                        let pair = &tables[*number..*number + 2];
+                        pair.iter().all(|table| !table.is_damaged())
+                            && pair.iter().map(|table| table.file_len()).sum::<u64>()
+                                <= self.options.table_bytes
+                    };
+                    let Some(number) = (from..tables.len().saturating_sub(1)).find(fits) else { break };
+                    from = number;
+                    let (low, high) = (state.tables.range_of(number), state.tables.range_of(number + 1));
+                    Plan { range: KeyRange { start: low.start, end: high.end }, tables: number..number + 2 }
+                };
+                let before = part.read().tables.tables().len();
+                self.migrate_or_mark(part, &plan, Victims::None, false)?;
+                if part.read().tables.tables().len() >= before {
+                    from += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Core::migrate`]; a table that turns out to be damaged is left out from now on.
+    pub fn migrate_or_mark(
+        &self,
+        part: &Partition<D>,
+        plan: &Plan,
+        victims: Victims,
+        promote: bool,
+    ) -> Result<Migrated> {
+        let done = self.migrate(part, plan, victims, promote);
+        match &done {
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                let state = part.read();
+                for table in state.tables.tables().get(plan.tables.clone()).unwrap_or_default() {
+                    table.damaged.store(true, Ordering::Release);
+                }
+                Ok(Migrated::default())
+            }
+            _ => done,
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! A partition: the keys between two bounds, with what is on the fast tier, and the tables on flash.
+//!
+//! Invariants, under the partition's lock
+//! 1. `index` names the newest version of every key that has one on the fast tier. A key that is not in it has
+//!    its newest version in `tables`, if any.
+//! 2. Versions that only snapshots see are in `old`, or in tables. Their commit words are free, or are in
+//!    `retired`: after a crash nobody sees them.
+//! 3. All words of `retired` are free on media before any other word of the partition is published. So a crash
+//!    never leaves an older version of a key on the fast tier without the newer one, wherever that went.
+
+use crate::flash::TableSet;
+use crate::heap::{Heap, Slots};
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tierdb_base::Seqno;
+use tierdb_device::Dir;
+use tierdb_engine::KeyRange;
+use tierdb_pmem::{Lsn, Pool, Stage};
+
+/// Where the newest version of a key is on the fast tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Byte of its head slot, with flags above.
+    place: u64,
+    /// The write that made it.
+    pub seqno: Seqno,
+}
+
+const TOMBSTONE: u64 = 1 << 63;
+const LONG: u64 = 1 << 62;
+const CLEAN: u64 = 1 << 61;
+const PLACE: u64 = CLEAN - 1;
+
+impl Entry {
+    /// A version in the slot at byte `at`.
+    pub fn new(at: u64, seqno: Seqno, tombstone: bool, long: bool) -> Self {
+        let flag = |on: bool, flag: u64| if on { flag } else { 0 };
+        Entry { place: at | flag(tombstone, TOMBSTONE) | flag(long, LONG), seqno }
+    }
+
+    /// Byte of its head slot.
+    pub fn at(self) -> u64 {
+        self.place & PLACE
+    }
+
+    /// Whether it says that the key was removed.
+    pub fn is_tombstone(self) -> bool {
+        self.place & TOMBSTONE != 0
+    }
+
+    /// Whether its value is kept in parts.
+    pub fn is_long(self) -> bool {
+        self.place & LONG != 0
+    }
+
+    /// The same, copied from flash, where it still is.
+    #[must_use]
+    pub fn clean(self) -> Self {
+        Entry { place: self.place | CLEAN, ..self }
+    }
+
+    /// Whether flash has the same version.
+    pub fn is_clean(self) -> bool {
+        self.place & CLEAN != 0
+    }
+}
+
+/// A version that was replaced while a snapshot sees it.
+pub struct Old {
+    /// The version.
+    pub entry: Entry,
+    /// The write that replaced it.
+    pub by: Seqno,
+    slots: Slots,
+}
+
+/// A version that was replaced, whose word may still say *live* on media.
+struct Retired {
+    slots: Slots,
+    /// Whether its slots stay in use, for a snapshot.
+    hold: bool,
+}
+
+/// A range of keys that was removed as one, for what lies in tables.
+pub struct RangeTombstone {
+    /// Removed are versions below this.
+    pub seqno: Seqno,
+    /// The keys.
+    pub range: KeyRange,
+    /// Its record.
+    pub slots: Slots,
+}
+
+impl RangeTombstone {
+    /// Whether it removes the version of `key` that was written with `version`, for who sees writes up to `seqno`.
+    pub fn removes(&self, key: &[u8], version: Seqno, seqno: Seqno) -> bool {
+        version < self.seqno && self.seqno <= seqno && self.range.contains(key)
+    }
+}
+
+/// What of a partition its lock guards.
+pub struct State<D: Dir> {
+    /// The newest version of each key that has one on the fast tier.
+    pub index: BTreeMap<Box<[u8]>, Entry>,
+    /// Bytes of the keys in `index`.
+    pub key_bytes: u64,
+    /// Tombstones in `index`.
+    pub tombstones: u64,
+    /// Versions for snapshots, oldest first.
+    pub old: BTreeMap<Box<[u8]>, Vec<Old>>,
+    retired: Vec<Retired>,
+    /// Slots that are free once the migration at work is done: it may still read them.
+    limbo: Vec<Slots>,
+    /// The keys that are being migrated, and may soon be on flash.
+    pub migrating: Option<KeyRange>,
+    /// What is on flash.
+    pub tables: Arc<TableSet<D>>,
+    /// Ranges that were removed; some version below may be left in `tables`.
+    pub ranges: Vec<Arc<RangeTombstone>>,
+}
+
+/// Stands for the hash of every key.
+pub const ANY_KEY: u64 = u64::MAX;
+
+/// A partition of the key space.
+pub struct Partition<D: Dir> {
+    state: RwLock<State<D>>,
+    /// Held by whoever migrates.
+    pub migration: Mutex<()>,
+    /// Durable writes that have not been waited for, by hash of the key, where that can be seen.
+    unsettled: Mutex<HashMap<u64, Lsn>>,
+    unsettled_count: AtomicUsize,
+}
+
+impl<D: Dir> Partition<D> {
+    /// A partition that holds nothing on the fast tier.
+    pub fn new(tables: TableSet<D>, ranges: Vec<Arc<RangeTombstone>>) -> Self {
+        Partition {
+            state: RwLock::new(State {
+                index: BTreeMap::new(),
+                key_bytes: 0,
+                tombstones: 0,
+                old: BTreeMap::new(),
+                retired: Vec::new(),
+                limbo: Vec::new(),
+                migrating: None,
+                tables: Arc::new(tables),
+                ranges,
+            }),
+            migration: Mutex::new(()),
+            unsettled: Mutex::default(),
+            unsettled_count: AtomicUsize::new(0),
+        }
+    }
+
+    /// For reading.
+    pub fn read(&self) -> parking_lot::RwLockReadGuard<'_, State<D>> {
+        self.state.read()
+    }
+
+    /// For changing.
+    pub fn write(&self) -> parking_lot::RwLockWriteGuard<'_, State<D>> {
+        self.state.write()
+    }
+
+    /// A durable write of the key with this hash was published, and is on media after `lsn`.
+    pub fn note_unsettled(&self, hash: u64, lsn: Lsn) {
+        let mut unsettled = self.unsettled.lock();
+        unsettled.insert(hash, lsn);
+        self.unsettled_count.store(unsettled.len(), Ordering::Release);
+    }
+
+    /// All writes of that key up to one that this thread has waited for are on media.
+    pub fn settle(&self, hash: u64, lsn: Lsn) {
+        let mut unsettled = self.unsettled.lock();
+        if unsettled.get(&hash).is_some_and(|last| *last <= lsn) {
+            unsettled.remove(&hash);
+        }
+        self.unsettled_count.store(unsettled.len(), Ordering::Release);
+    }
+
+    /// Whether there is anything to wait for, before what was seen of many keys is told.
+    pub fn any_unsettled(&self) -> bool {
+        self.unsettled_count.load(Ordering::Acquire) > 0
+    }
+
+    /// What a reader of the key with this hash has to wait for, before it tells what it saw.
+    pub fn unsettled(&self, hash: impl FnOnce() -> u64) -> Option<Lsn> {
+        if self.unsettled_count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let unsettled = self.unsettled.lock();
+        unsettled.get(&hash()).copied().max(unsettled.get(&ANY_KEY).copied())
+    }
+}
+
+impl<D: Dir> State<D> {
+    /// Begins a change: stages that retired slots are free. Follow, once that is drained, with
+    /// [`State::release_retired`].
+    pub fn stage_retired<P: Pool>(&self, heap: &Heap<P>, stage: &mut Stage<'_, P>) {
+        for retired in &self.retired {
+            heap.stage_free(stage, retired.slots.at);
+        }
+    }
+
+    /// The words of retired slots are free on media.
+    pub fn release_retired<P: Pool>(&mut self, heap: &Heap<P>) {
+        for retired in std::mem::take(&mut self.retired) {
+            if !retired.hold {
+                self.release(heap, retired.slots);
+            }
+        }
+    }
+
+    /// Gives up slots whose word is free on media.
+    pub fn release<P: Pool>(&mut self, heap: &Heap<P>, slots: Slots) {
+        if self.migrating.is_some() {
+            self.limbo.push(slots);
+        } else {
+            heap.give(&slots);
+        }
+    }
+
+    /// The migration is over.
+    pub fn end_migration<P: Pool>(&mut self, heap: &Heap<P>) {
+        self.migrating = None;
+        for slots in std::mem::take(&mut self.limbo) {
+            heap.give(&slots);
+        }
+    }
+
+    /// The slots of `entry`. If its list of parts is damaged, they stay in use until the store is opened again.
+    pub fn slots_of<P: Pool>(heap: &Heap<P>, entry: Entry) -> Slots {
+        let parts =
+            if entry.is_long() { heap.head(entry.at()).map(|head| head.parts) } else { Ok(Vec::new()) };
+        Slots { at: entry.at(), parts: parts.unwrap_or_default().into() }
+    }
+
+    /// Makes `entry` the newest version of `key`. Returns the one before.
+    pub fn insert(&mut self, key: &[u8], entry: Entry) -> Option<Entry> {
+        self.tombstones += u64::from(entry.is_tombstone());
+        let before = match self.index.get_mut(key) {
+            Some(current) => Some(std::mem::replace(current, entry)),
+            None => {
+                self.key_bytes += key.len() as u64;
+                self.index.insert(key.into(), entry)
+            }
+        };
+        self.tombstones -= u64::from(before.is_some_and(Entry::is_tombstone));
+        before
+    }
+
+    /// `key` has no version on the fast tier any more.
+    pub fn remove(&mut self, key: &[u8]) -> Option<Entry> {
+        let before = self.index.remove(key)?;
+        self.key_bytes -= key.len() as u64;
+        self.tombstones -= u64::from(before.is_tombstone());
+        Some(before)
+    }
+
+    /// The version `entry` of `key` was replaced by write `by`, and its word still says *live*. It is kept for
+    /// snapshots if there are any.
+    pub fn retire<P: Pool>(&mut self, heap: &Heap<P>, key: &[u8], entry: Entry, by: Seqno, keep: bool) {
+        let slots = Self::slots_of(heap, entry);
+        if keep {
+            self.old.entry(key.into()).or_default().push(Old { entry, by, slots: slots.clone() });
+        }
+        self.retired.push(Retired { slots, hold: keep });
+    }
+
+    /// As [`State::retire`], for a version whose word is free on media already.
+    pub fn retire_freed<P: Pool>(&mut self, heap: &Heap<P>, key: &[u8], entry: Entry, by: Seqno, keep: bool) {
+        let slots = Self::slots_of(heap, entry);
+        if keep {
+            self.old.entry(key.into()).or_default().push(Old { entry, by, slots });
+        } else {
+            self.release(heap, slots);
+        }
+    }
+
+    /// Forgets the versions that are not `needed`: asked with the seqno of a version, and of what replaced it.
+    pub fn prune_old(&mut self, needed: impl Fn(Seqno, Seqno) -> bool) {
+        let retired = &mut self.retired;
+        self.old.retain(|_, versions| {
+            let keep = |old: &Old| needed(old.entry.seqno, old.by);
+            for old in versions.extract_if(.., |old| !keep(old)) {
+                // The word is staged once more: this slot's first turn may not have come yet.
+                retired.push(Retired { slots: old.slots, hold: false });
+            }
+            !versions.is_empty()
+        });
+    }
+
+    /// Whether slots wait for their words to be free on media.
+    pub fn has_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
+    /// The version of `key` on the fast tier that a snapshot at `seqno` sees.
+    pub fn version_at(&self, key: &[u8], seqno: Seqno) -> Option<Entry> {
+        if let Some(entry) = self.index.get(key).filter(|entry| entry.seqno <= seqno) {
+            return Some(*entry);
+        }
+        let versions = self.old.get(key)?;
+        versions.iter().find(|old| old.entry.seqno <= seqno && seqno < old.by).map(|old| old.entry)
+    }
+
+    /// Whether flash may hold a version of `key`, or soon will.
+    pub fn flash_may_hold(&self, key: &[u8]) -> bool {
+        self.migrating.as_ref().is_some_and(|range| range.contains(key)) || self.tables.may_hold(key)
+    }
+}
+
+/// A lower and an upper bound.
+pub type Bounds<'k> = (Bound<&'k [u8]>, Bound<&'k [u8]>);
+
+/// `range` as bounds for a map; `None` if it is reversed, and so empty.
+pub fn bounds(range: &KeyRange) -> Option<Bounds<'_>> {
+    let (start, end) = (range.start.as_ref().map(Vec::as_slice), range.end.as_ref().map(Vec::as_slice));
+    let empty = match (start, end) {
+        (Bound::Included(from), Bound::Included(to)) => from > to,
+        (Bound::Included(from) | Bound::Excluded(from), Bound::Included(to) | Bound::Excluded(to)) => {
+            from >= to
+        }
+        _ => false,
+    };
+    (!empty).then_some((start, end))
+}

@@ -1,0 +1,113 @@
+//! What a store says about itself.
+
+use crate::core::Core;
+use tierdb_base::TierRole;
+use tierdb_device::Dir;
+use tierdb_engine::{IoStats, Stats, TierStats};
+use tierdb_pmem::Pool;
+
+/// Bytes of DRAM that an index entry takes beside its key: the key's address and length, the entry, the tree's share,
+/// and what the allocator adds to the key.
+const INDEX_ENTRY_BYTES: u64 = 56;
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    /// Bytes of DRAM by part.
+    pub fn memory_parts(&self) -> Vec<(&'static str, u64)> {
+        let (mut index, mut tables) = (0, 0);
+        for part in &self.router.read().parts {
+            let state = part.read();
+            index += state.key_bytes + state.index.len() as u64 * INDEX_ENTRY_BYTES;
+            tables += state.tables.memory_bytes();
+        }
+        // A logged pool is DRAM; of one that is memory itself, nothing is.
+        let pool = if self.ordered { self.heap.slabs.used_bytes() } else { 0 };
+        vec![
+            ("pool image", pool),
+            ("index", index),
+            ("table indexes and filters", tables),
+            ("slot maps", self.heap.slabs.memory_bytes()),
+            ("tracker", self.tracker.memory_bytes()),
+        ]
+    }
+
+    /// The store's statistics. The number of keys is an estimate: a key may be on both tiers.
+    pub fn stats(&self) -> Stats {
+        let c = &self.counters;
+        let slabs = &self.heap.slabs;
+        let (mut fast_keys, mut flash_keys, mut tombstones, mut tables) = (0_u64, 0_u64, 0_u64, 0_u64);
+        for part in &self.router.read().parts {
+            let state = part.read();
+            fast_keys += state.index.len() as u64 - state.tombstones;
+            tombstones += state.tombstones;
+            for table in state.tables.tables() {
+                flash_keys += table.table.footer().keys;
+                tables += 1;
+            }
+        }
+        let mut tiers = vec![TierStats {
+            role: TierRole::Fast,
+            path: self.heap.pool.place(0).file.to_string(),
+            medium: self.heap.pool.domain().to_string(),
+            capacity: self.heap.pool.len(),
+            used: slabs.used_bytes(),
+            parts: vec![("slots in use", slabs.used_bytes()), ("free for records", slabs.free_bytes())],
+            io: IoStats::by_cause(&self.fast_meter),
+        }];
+        tiers.extend(self.flash.dirs.iter().map(|dir| TierStats {
+            role: TierRole::Flash,
+            path: dir.name.to_string(),
+            medium: dir.medium.to_owned(),
+            capacity: dir.capacity,
+            used: dir.used(),
+            parts: vec![("tables", dir.used())],
+            io: IoStats::by_cause(&dir.meter),
+        }));
+        let clocks = self.tracker.distribution();
+        Stats {
+            engine: "slab",
+            mode: self.mode.clone(),
+            keys: fast_keys + flash_keys,
+            memory: self.memory_parts(),
+            memory_budget: self.options.memory,
+            tiers,
+            write_buffer_hits: c.fast_hits.get(),
+            user_bytes_written: c.user_bytes.get(),
+            operations: vec![
+                ("get", c.gets.get()),
+                ("put", c.puts.get()),
+                ("delete", c.deletes.get()),
+                ("batch", c.batches.get()),
+                ("cursor", c.cursors.get()),
+            ],
+            latencies: self.latencies.stats(),
+            stall_ns: c.stall_ns.get(),
+            counters: vec![
+                ("keys_fast", fast_keys),
+                ("tombstones_fast", tombstones),
+                ("keys_flash", flash_keys),
+                ("tables", tables),
+                ("reads_fast", c.fast_hits.get()),
+                ("reads_flash", c.flash_hits.get()),
+                ("reads_missing", c.misses.get()),
+                ("tracked_clock_0", clocks[0]),
+                ("tracked_clock_1", clocks[1]),
+                ("tracked_clock_2", clocks[2]),
+                ("tracked_clock_3", clocks[3]),
+                ("tracked_on_flash", self.tracker.on_flash()),
+                ("tracker_capacity", self.tracker.capacity()),
+                ("stalls", c.stalls.get()),
+                ("migrations", c.migrations.get()),
+                ("demoted_keys", c.demoted.get()),
+                ("promoted_keys", c.promoted.get()),
+                ("tables_written", c.tables_written.get()),
+                ("tables_replaced", c.tables_replaced.get()),
+                ("table_entries_written", c.entries_written.get()),
+                ("table_bytes_written", c.table_bytes.get()),
+                ("moved_records", c.moved_records.get()),
+                ("lost_records", self.lost.places().len() as u64),
+            ],
+            poisoned: self.latch.check().err().map(|error| error.to_string()),
+            ..Stats::default()
+        }
+    }
+}

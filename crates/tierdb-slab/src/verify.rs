@@ -1,0 +1,90 @@
+//! A check of everything that is stored, while the store is in use.
+
+use crate::core::Core;
+use crate::partition::Entry;
+use std::ops::Bound;
+use tierdb_base::{Error, Result};
+use tierdb_device::{Cause, Dir};
+use tierdb_engine::{Damage, VerifyReport};
+use tierdb_pmem::Pool;
+
+/// Keys of a partition that are checked under its lock at once.
+const AT_ONCE: usize = 64;
+
+fn damage(error: &Error, keys: Option<(&[u8], &[u8])>) -> Damage {
+    let place = match error {
+        Error::Corrupt { place, .. } | Error::Io { place, .. } => Some(place.clone()),
+        _ => None,
+    };
+    let (first, last) = keys.map(|(first, last)| (first.to_vec(), last.to_vec())).unzip();
+    Damage { what: error.to_string(), place, first_key: first, last_key: last }
+}
+
+fn key_of(bound: Bound<Vec<u8>>) -> Option<Vec<u8>> {
+    match bound {
+        Bound::Included(key) | Bound::Excluded(key) => Some(key),
+        Bound::Unbounded => None,
+    }
+}
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    /// Checks the record of `entry`, and returns how many bytes were read.
+    fn check_record(&self, key: &[u8], entry: Entry) -> Result<u64> {
+        let (head, value) = self.heap.read(entry.at()).map_err(|error| error.with_key(key))?;
+        if head.key != key || head.seqno != entry.seqno || self.heap.mark(entry.at()).is_none() {
+            return Err(self.heap.damaged(entry.at()).with_key(key));
+        }
+        Ok((head.key.len() + value.len()) as u64)
+    }
+
+    /// Reads every record on the fast tier and every table.
+    ///
+    /// # Errors
+    /// None but those of the check itself.
+    pub fn verify(&self) -> Result<VerifyReport> {
+        let mut report = VerifyReport::default();
+        for at in self.lost.places() {
+            report.damage.push(damage(&self.heap.damaged(at), None));
+        }
+        let parts = self.router.read().parts.clone();
+        for part in parts {
+            let mut from: Vec<u8> = Vec::new();
+            loop {
+                let state = part.read();
+                let mut last = None;
+                for (key, entry) in
+                    state.index.range::<[u8], _>((Bound::Included(&*from), Bound::Unbounded)).take(AT_ONCE)
+                {
+                    match self.check_record(key, *entry) {
+                        Ok(len) => {
+                            report.keys_checked += 1;
+                            report.bytes_checked += len;
+                        }
+                        Err(error) => report.damage.push(damage(&error, Some((key, key)))),
+                    }
+                    last = Some(key.to_vec());
+                }
+                drop(state);
+                let Some(last) = last else { break };
+                from = last;
+                from.push(0);
+            }
+            let tables = part.read().tables.clone();
+            for table in tables.tables() {
+                let checked = table.table.verify(Cause::Verify)?;
+                report.keys_checked += checked.keys;
+                report.bytes_checked += checked.bytes;
+                for found in checked.damage {
+                    let keys = found.keys.unwrap_or((Bound::Unbounded, Bound::Unbounded));
+                    report.damage.push(Damage {
+                        what: found.what,
+                        place: Some(found.place),
+                        first_key: key_of(keys.0),
+                        last_key: key_of(keys.1),
+                    });
+                }
+            }
+        }
+        Ok(report)
+    }
+}

@@ -1,0 +1,374 @@
+//! Background work: who does it, when, and how writers wait for it.
+//!
+//! Some threads that migrate, asleep while there is nothing to do, and one that keeps house. With
+//! [`Background::Inline`] there are none, and whoever needs the work does it.
+
+use crate::core::Core;
+use crate::migrate::{Migrated, Plan, Victims};
+use crate::partition::Partition;
+use crate::slabs::Purpose;
+use parking_lot::{Condvar, Mutex};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tierdb_base::{Error, ErrorKind, Result};
+use tierdb_device::Dir;
+use tierdb_engine::Background;
+use tierdb_pmem::{Pool, Stage};
+
+/// Longest time a grouped write stays volatile.
+const GROUP_DELAY: Duration = Duration::from_millis(5);
+/// Longest time for which a writer is held back when little is free.
+const PACE: Duration = Duration::from_micros(500);
+
+/// Signals between writers and the background threads.
+pub struct Work {
+    background: Background,
+    state: Mutex<State>,
+    space_wanted: Condvar,
+    space_made: Condvar,
+    upkeep_wanted: Condvar,
+    grouped: AtomicBool,
+    upkeep_asked: AtomicBool,
+    cleaning_wanted: AtomicBool,
+    /// Held by whoever removes what range tombstones hide.
+    pub cleaning: Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    stop: bool,
+    want_space: bool,
+    /// The largest record that a writer waits with, and whether it may take the reserve.
+    wanted: Option<(usize, Purpose)>,
+    /// Counts completed rounds, and what the last one failed with.
+    rounds: u64,
+    failed: Option<Error>,
+}
+
+impl Work {
+    /// No work yet.
+    pub fn new(background: Background) -> Self {
+        Work {
+            background,
+            state: Mutex::default(),
+            space_wanted: Condvar::new(),
+            space_made: Condvar::new(),
+            upkeep_wanted: Condvar::new(),
+            grouped: AtomicBool::new(false),
+            upkeep_asked: AtomicBool::new(false),
+            cleaning_wanted: AtomicBool::new(false),
+            cleaning: Mutex::new(()),
+        }
+    }
+
+    /// Whether whoever needs work does it.
+    pub fn is_inline(&self) -> bool {
+        self.background == Background::Inline
+    }
+
+    fn want_space(&self) {
+        let mut state = self.state.lock();
+        if !state.want_space {
+            state.want_space = true;
+            self.space_wanted.notify_one();
+        }
+    }
+
+    /// A range was removed, or a snapshot is gone that saw one.
+    pub fn want_cleaning(&self) {
+        self.cleaning_wanted.store(true, Ordering::Release);
+        if !self.is_inline() {
+            self.want_space();
+        }
+    }
+
+    /// A write was acknowledged that is to be durable in a few milliseconds.
+    pub fn grouped_write(&self) {
+        if !self.is_inline() && !self.grouped.swap(true, Ordering::AcqRel) {
+            let _state = self.state.lock();
+            self.upkeep_wanted.notify_one();
+        }
+    }
+
+    /// The pool's log may want a checkpoint.
+    fn want_upkeep(&self) {
+        if !self.is_inline() && !self.upkeep_asked.swap(true, Ordering::AcqRel) {
+            let _state = self.state.lock();
+            self.upkeep_wanted.notify_one();
+        }
+    }
+
+    /// Wakes and ends the background threads.
+    pub fn stop(&self) {
+        self.state.lock().stop = true;
+        self.space_wanted.notify_all();
+        self.upkeep_wanted.notify_all();
+        self.space_made.notify_all();
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.state.lock().stop
+    }
+}
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    fn free_target(&self, fill_pct: u8) -> u64 {
+        self.heap.slabs.capacity() / 100 * u64::from(100 - fill_pct)
+    }
+
+    fn is_over(&self, fill_pct: u8) -> bool {
+        self.heap.slabs.free_bytes() < self.free_target(fill_pct)
+    }
+
+    /// After a write: migration starts at the high watermark, and writers are held back the more the less is free.
+    pub fn after_write(&self) {
+        if self.ordered {
+            self.work.want_upkeep();
+        }
+        if self.work.is_inline() {
+            if self.work.cleaning_wanted.swap(false, Ordering::AcqRel) {
+                // What fails here is met again by the reads or writes that need it.
+                let _ = self.clean_ranges();
+            }
+            if self.is_over(self.options.high_pct) {
+                let _ = self.migrate_to_low();
+            }
+            return;
+        }
+        if !self.is_over(self.options.high_pct) {
+            return;
+        }
+        self.work.want_space();
+        let (free, target) = (self.heap.slabs.free_bytes(), self.free_target(self.options.high_pct));
+        if free < target / 2 {
+            let pace = PACE.mul_f64(1.0 - free as f64 / (target as f64 / 2.0));
+            self.counters.stall_ns.add(pace.as_nanos() as u64);
+            std::thread::sleep(pace);
+        }
+    }
+
+    /// Migrates until the fill is below the low watermark, or nothing that is unpopular is left.
+    fn migrate_to_low(&self) -> Result<()> {
+        while self.is_over(self.options.low_pct) && !self.work.is_stopped() {
+            let done = match self.migrate_round(Victims::Unpopular) {
+                Ok(done) if done.keys > 0 => done,
+                Ok(_) => self.migrate_round(Victims::All)?,
+                Err(error) => return Err(error),
+            };
+            if done.keys == 0 {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// One migration, in the partition that has the most on the fast tier and any such victims.
+    fn migrate_round(&self, victims: Victims) -> Result<Migrated> {
+        let mut parts: Vec<(usize, Arc<Partition<D>>)> =
+            self.router.read().parts.iter().map(|part| (part.read().index.len(), part.clone())).collect();
+        parts.sort_by_key(|(keys, _)| std::cmp::Reverse(*keys));
+        let mut failed = None;
+        for (_, part) in parts {
+            let _migration = part.migration.lock();
+            let Some(plan) = self.choose(&part, victims) else { continue };
+            match self.migrate_or_mark(&part, &plan, victims, victims == Victims::Unpopular) {
+                Ok(done) if done.keys > 0 => return Ok(done),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::NoSpace => failed = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        failed.map_or(Ok(Migrated::default()), Err)
+    }
+
+    /// Whether a record of `len` bytes finds room.
+    fn has_room(&self, len: usize, purpose: Purpose) -> bool {
+        self.heap.slabs.has_room(len as u64 + crate::record::HEADER as u64, purpose)
+    }
+
+    /// A record of `len` bytes found no room: returns when there is some.
+    ///
+    /// # Errors
+    /// `NoSpace` if there is nothing to gain; `Poisoned`.
+    pub fn make_space(&self, len: usize, purpose: Purpose) -> Result<()> {
+        let start = Instant::now();
+        self.counters.stalls.add(1);
+        let made = if self.work.is_inline() {
+            self.free_up(len, purpose)
+        } else {
+            self.wait_for_space(len, purpose)
+        };
+        self.counters.stall_ns.add(start.elapsed().as_nanos() as u64);
+        made
+    }
+
+    fn free_up(&self, len: usize, purpose: Purpose) -> Result<()> {
+        self.latch.check()?;
+        self.drain_retired();
+        if self.has_room(len, purpose) {
+            return Ok(());
+        }
+        let mut full = None;
+        for victims in [Victims::Unpopular, Victims::All, Victims::Tombstones] {
+            loop {
+                self.tidy_slabs();
+                if self.has_room(len, purpose) {
+                    return Ok(());
+                }
+                match self.migrate_round(victims) {
+                    Ok(done) if done.keys > 0 => {}
+                    Ok(_) => break,
+                    Err(error) if error.kind() == ErrorKind::NoSpace => {
+                        full = Some(error);
+                        break;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        self.clean_ranges()?;
+        self.tidy_slabs();
+        if self.has_room(len, purpose) { Ok(()) } else { Err(full.unwrap_or_else(|| self.fast_full())) }
+    }
+
+    /// Frees the slots of versions that were replaced.
+    pub fn drain_retired(&self) {
+        let parts = self.router.read().parts.clone();
+        for part in parts {
+            let mut state = part.write();
+            if state.has_retired() {
+                let mut stage = Stage::new(&*self.heap.pool);
+                state.stage_retired(&self.heap, &mut stage);
+                let _drained = stage.drain();
+                state.release_retired(&self.heap);
+            }
+        }
+    }
+
+    fn wait_for_space(&self, len: usize, purpose: Purpose) -> Result<()> {
+        let mut state = self.work.state.lock();
+        let asked_in = state.rounds;
+        loop {
+            self.latch.check()?;
+            if state.stop {
+                return Err(Error::invalid("the store is closed"));
+            }
+            // The round that was running when we asked may not have seen us; the one after it did.
+            if state.rounds >= asked_in + 2 {
+                return state.failed.clone().map_or(Ok(()), Err);
+            }
+            let (most, upkeep) = state.wanted.map_or((0, false), |(len, p)| (len, p == Purpose::Upkeep));
+            let purpose = if upkeep { Purpose::Upkeep } else { purpose };
+            state.wanted = Some((len.max(most), purpose));
+            state.want_space = true;
+            self.work.space_wanted.notify_one();
+            self.work.space_made.wait_for(&mut state, Duration::from_millis(20));
+        }
+    }
+
+    fn space_thread(&self) {
+        loop {
+            let wanted = {
+                let mut state = self.work.state.lock();
+                while !state.want_space && !state.stop {
+                    self.work.space_wanted.wait(&mut state);
+                }
+                if state.stop {
+                    return;
+                }
+                state.want_space = false;
+                state.wanted.take()
+            };
+            let mut done = Ok(());
+            if self.work.cleaning_wanted.swap(false, Ordering::AcqRel) {
+                done = self.clean_ranges();
+            }
+            if let Some((len, purpose)) = wanted {
+                done = done.and(self.free_up(len, purpose));
+            }
+            // A full flash tier is reported to the writer that needs the room, not here.
+            let _ = self.migrate_to_low();
+            let mut state = self.work.state.lock();
+            state.rounds += 1;
+            if wanted.is_some() {
+                state.failed = done.err();
+            }
+            self.work.space_made.notify_all();
+        }
+    }
+
+    fn upkeep_thread(&self) {
+        loop {
+            {
+                let mut state = self.work.state.lock();
+                while !state.stop
+                    && !self.work.grouped.load(Ordering::Acquire)
+                    && !self.work.upkeep_asked.load(Ordering::Acquire)
+                {
+                    self.work.upkeep_wanted.wait(&mut state);
+                }
+                if state.stop {
+                    return;
+                }
+            }
+            std::thread::sleep(GROUP_DELAY / 2);
+            self.work.upkeep_asked.store(false, Ordering::Release);
+            self.work.grouped.store(false, Ordering::Release);
+            // A failure is in the latch, and every write after it says so.
+            let _ = self.heap.pool.upkeep();
+        }
+    }
+
+    /// Moves everything that is on the fast tier to flash.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Corrupt`, `Io`.
+    pub fn demote_all(&self) -> Result<()> {
+        let parts = self.router.read().parts.clone();
+        for part in &parts {
+            let _migration = part.migration.lock();
+            let mut from: Option<Box<[u8]>> = None;
+            loop {
+                let plan = {
+                    let state = part.read();
+                    let first = match &from {
+                        None => state.index.keys().next(),
+                        Some(from) => {
+                            let rest = (Bound::Included(&**from), Bound::Unbounded);
+                            state.index.range::<[u8], _>(rest).map(|(key, _)| key).next()
+                        }
+                    };
+                    let Some(first) = first else { break };
+                    from = Some(first.clone());
+                    let tables = state.tables.tables();
+                    let number =
+                        tables.partition_point(|table| table.smallest() <= &**first).saturating_sub(1);
+                    let count = usize::from(!tables.is_empty());
+                    Plan { range: state.tables.range_of(number), tables: number..number + count }
+                };
+                let done = self.migrate_or_mark(part, &plan, Victims::All, false)?;
+                if done.keys == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Starts the background threads of `core`, if it has any.
+pub fn start<P: Pool, D: Dir>(core: &Arc<Core<P, D>>) -> Result<Vec<std::thread::JoinHandle<()>>> {
+    if core.work.is_inline() {
+        return Ok(Vec::new());
+    }
+    let spawn = |name: &str, run: fn(&Core<P, D>)| {
+        let core = core.clone();
+        std::thread::Builder::new()
+            .name(format!("tierdb-{name}"))
+            .spawn(move || run(&core))
+            .map_err(|source| Error::io("start of a thread", name, 0, source))
+    };
+    Ok(vec![spawn("migrate", Core::space_thread)?, spawn("upkeep", Core::upkeep_thread)?])
+}

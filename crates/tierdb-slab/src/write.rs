@@ -1,0 +1,145 @@
+//! One put, one delete.
+//!
+//! Under the partition's lock: the record is staged in a free slot and drained, its commit word is published and
+//! fenced, the index names it. The slot of the version before is free on media before the partition's next word
+//! is published ([`crate::partition`], invariant 3). What is waited for is waited for without the lock.
+//!
+//! A delete of a key that flash does not hold frees the slot; any other leaves a tombstone, which goes when it
+//! is merged with the tables of its range. A delete of a key that has a tombstone changes nothing.
+
+use crate::core::{Core, hash_of};
+use crate::heap::NewRecord;
+use crate::partition::{Entry, State};
+use crate::record::Kind;
+use crate::slabs::Purpose;
+use tierdb_base::{Result, check_key, check_value};
+use tierdb_device::Dir;
+use tierdb_engine::Durability;
+use tierdb_pmem::{Lsn, Pool, Stage};
+
+/// Whether a write found the slots it needs.
+pub enum Tried<T> {
+    /// It is done.
+    Done(T),
+    /// There were none: nothing is changed.
+    NoRoom,
+}
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    /// Stores `value` under `key`.
+    pub fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
+        check_key(key)?;
+        check_value(value)?;
+        self.check_writable()?;
+        self.counters.puts.add(1);
+        self.write_one(key, Some(value), durability)?;
+        self.counters.user_bytes.add((key.len() + value.len()) as u64);
+        Ok(())
+    }
+
+    /// Removes `key`.
+    pub fn delete(&self, key: &[u8], durability: Durability) -> Result<()> {
+        check_key(key)?;
+        self.check_writable()?;
+        self.counters.deletes.add(1);
+        self.write_one(key, None, durability)?;
+        self.counters.user_bytes.add(key.len() as u64);
+        Ok(())
+    }
+
+    fn write_one(&self, key: &[u8], value: Option<&[u8]>, durability: Durability) -> Result<()> {
+        self.reserve_seqnos();
+        let len = value.map_or(0, <[u8]>::len);
+        loop {
+            self.heap.pool.admit(self.heap.admit_bytes(key.len(), len))?;
+            if let Tried::Done(()) = self.try_write_one(key, value, durability)? {
+                break;
+            }
+            self.make_space(key.len() + len, if value.is_some() { Purpose::Value } else { Purpose::Upkeep })?;
+        }
+        self.after_write();
+        Ok(())
+    }
+
+    fn try_write_one(&self, key: &[u8], value: Option<&[u8]>, durability: Durability) -> Result<Tried<()>> {
+        let (part, lsn) = {
+            let router = self.router.read();
+            let part = router.part_of(key).clone();
+            let mut state = part.write();
+            if let Tried::NoRoom = self.change_one(&mut state, key, value)? {
+                return Ok(Tried::NoRoom);
+            }
+            let lsn = self.heap.pool.lsn();
+            if self.ordered && durability == Durability::Durable {
+                part.note_unsettled(hash_of(key), lsn);
+            }
+            drop(state);
+            (part, lsn)
+        };
+        self.acknowledge(lsn, durability)?;
+        if self.ordered && durability == Durability::Durable {
+            part.settle(hash_of(key), lsn);
+        }
+        Ok(Tried::Done(()))
+    }
+
+    /// Returns when what was written is as durable as asked.
+    pub fn acknowledge(&self, lsn: Lsn, durability: Durability) -> Result<()> {
+        match durability {
+            Durability::Durable => self.heap.pool.wait(lsn),
+            Durability::Grouped => {
+                self.work.grouped_write();
+                Ok(())
+            }
+        }
+    }
+
+    fn change_one(&self, state: &mut State<D>, key: &[u8], value: Option<&[u8]>) -> Result<Tried<()>> {
+        let heap = &self.heap;
+        let before = state.index.get(key).copied();
+        if value.is_none() && !self.is_there(state, key, before) {
+            return Ok(Tried::Done(()));
+        }
+        let in_flight = self.clock.begin();
+        let seqno = in_flight.seqno();
+        // Asked after the seqno was taken: a snapshot that is not seen here sees this write.
+        let keep = self.clock.has_snapshots();
+        let mut stage = Stage::new(&*heap.pool);
+        state.stage_retired(heap, &mut stage);
+        if let Some(entry) = before.filter(|_| value.is_none() && !state.flash_may_hold(key)) {
+            let drained = stage.drain();
+            state.release_retired(heap);
+            let word_at = heap.slabs.word_at(entry.at())?;
+            drained.publish(word_at, heap.slabs.free_word(word_at));
+            heap.pool.fence();
+            state.remove(key);
+            state.retire_freed(heap, key, entry, seqno, keep);
+            return Ok(Tried::Done(()));
+        }
+        let (kind, purpose) = match value {
+            Some(_) => (Kind::Value, Purpose::Value),
+            None => (Kind::Tombstone, Purpose::Upkeep),
+        };
+        let record = NewRecord { kind, seqno, key, value: value.unwrap_or_default() };
+        let written = heap.write(&mut stage, &record, purpose);
+        let drained = stage.drain();
+        state.release_retired(heap);
+        let Some(written) = written else { return Ok(Tried::NoRoom) };
+        drained.publish(written.commit.0, written.commit.1);
+        heap.pool.fence();
+        let long = !written.slots.parts.is_empty();
+        state.insert(key, Entry::new(written.slots.at, seqno, value.is_none(), long));
+        if let Some(entry) = before {
+            state.retire(heap, key, entry, seqno, keep);
+        }
+        Ok(Tried::Done(()))
+    }
+
+    /// Whether a delete of `key`, whose newest version on the fast tier is `before`, changes anything.
+    pub fn is_there(&self, state: &State<D>, key: &[u8], before: Option<Entry>) -> bool {
+        match before {
+            Some(entry) => !entry.is_tombstone(),
+            None => state.flash_may_hold(key) || self.lost.hides(key, None).is_some(),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Goal: the engine is the same store whatever its sizes and mode.
+//! Method: random operations against the model on many configurations, tiny tiers among them.
+
+use crate::rig::{LogPlace, SimHarness, Sizes};
+use tierdb_engine::Background;
+use tierdb_engine::conformance::{Limits, full_store_recovers, random_ops};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// Name, pool, slab, table, partitions, flash directories.
+type Row = (&'static str, u64, u64, u64, u32, &'static [u64]);
+
+const ROWS: [Row; 7] = [
+    ("plain", 12 * MIB, 64 * KIB, 256 * KIB, 2, &[64 * MIB]),
+    ("many partitions", 8 * MIB, 16 * KIB, 64 * KIB, 32, &[64 * MIB]),
+    ("large slabs", 32 * MIB, MIB, MIB, 2, &[128 * MIB]),
+    ("four directories", 12 * MIB, 32 * KIB, 64 * KIB, 3, &[16 * MIB, 32 * MIB, 32 * MIB, 4 * MIB]),
+    ("small fast tier", 6 * MIB, 32 * KIB, 64 * KIB, 2, &[64 * MIB]),
+    ("tiny flash", 400 * KIB, 8 * KIB, 16 * KIB, 2, &[400 * KIB]),
+    ("tiny fast tier", 200 * KIB, 8 * KIB, 16 * KIB, 2, &[4 * MIB]),
+];
+
+fn sizes(row: &Row, background: Background) -> Sizes {
+    let (name, pool, slab, table, partitions, flash) = *row;
+    Sizes { name, pool, slab, table, partitions, flash: flash.to_vec(), memory: 4 * MIB, background }
+}
+
+fn limits(row: &Row) -> Limits {
+    let tiny = row.0.starts_with("tiny");
+    Limits { max_value_bytes: if tiny { 20_000 } else { 3 << 20 }, may_fill: tiny, ..crate::rig::limits() }
+}
+
+fn check_all(mode: Option<LogPlace>) {
+    let mut configurations = 0;
+    for row in &ROWS {
+        for background in [Background::Inline, Background::Threads] {
+            let mut harness = SimHarness::new(sizes(row, background), limits(row), mode);
+            random_ops(&mut harness, 100, 400).unwrap_or_else(|failure| panic!("{}: {failure}", row.0));
+            full_store_recovers(&mut harness).unwrap_or_else(|failure| panic!("{}: {failure}", row.0));
+            configurations += 1;
+        }
+    }
+    println!("{configurations} configurations of mode {mode:?} conform");
+}
+
+#[test]
+fn byte_addressable_stores_of_all_sizes_conform() {
+    check_all(None);
+}
+
+#[test]
+fn block_fast_tiers_of_all_sizes_conform() {
+    check_all(Some(LogPlace::FastTier));
+}
+
+#[test]
+fn plain_ssds_of_all_sizes_conform() {
+    check_all(Some(LogPlace::WithValues));
+}

@@ -1,0 +1,8 @@
+//! The engine's suites, in one program because each would compile the whole engine again.
+
+mod configurations;
+mod conformance;
+mod crash;
+mod mutants;
+#[path = "../rig/mod.rs"]
+mod rig;
