@@ -11,7 +11,7 @@ use tierdb_base::{Result, Seqno};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::{Cursor, KeyRange, Snapshot, Value};
 use tierdb_pmem::Pool;
-use tierdb_table::{Direction, Merge, ReadAhead, Source, Visible};
+use tierdb_table::{Direction, ReadAhead, Source, Visible};
 
 /// Entries taken at first; doubled up to the most with each batch.
 const FIRST_BATCH: usize = 16;
@@ -250,9 +250,12 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
             }
             (Some(last), true) => KeyRange { start: Bound::Included(last.clone()), end: range.end.clone() },
         };
-        let Some(bounds) = bounds(&reach) else { return Ok(last) };
-        let iters = on_flash.tables.iters(bounds, direction, ReadAhead::default(), Cause::Foreground);
-        let mut flash = Visible::new(Merge::new(iters, direction), seqno);
+        if bounds(&reach).is_none() {
+            return Ok(last);
+        }
+        let ahead = ReadAhead { first: 8 << 10, ..ReadAhead::default() };
+        let entries = on_flash.tables.entries(&reach, direction, ahead, Cause::Foreground);
+        let mut flash = Visible::new(entries, direction, seqno);
         let mut fast = fast.into_iter().peekable();
         let mut bytes = 0;
         let mut stopped = flash.advance().err();

@@ -12,7 +12,7 @@ use tierdb_base::{Error, Result, Seqno, TierRole};
 use tierdb_device::{Cause, Dir, Meter};
 use tierdb_engine::{FlashTier, KeyRange};
 use tierdb_table::{
-    Direction, EntryRef, Found, ReadAhead, Table, TableDir, TableIter, Writer, WriterOptions,
+    Chain, Direction, EntryRef, Found, ReadAhead, Table, TableDir, TableIter, Writer, WriterOptions,
 };
 
 /// Kept free for migrations that free space: this, or a quarter of a directory.
@@ -293,16 +293,23 @@ impl<D: Dir> TableSet<D> {
             .filter(|(_, table)| !range.is_after(table.smallest()) && !range.is_before(table.largest()))
     }
 
-    /// The entries of the tables that have keys in `bounds`, one iterator for each, in the order of their keys.
-    pub fn iters(
+    /// The entries of the tables that have keys in `range`, in this direction; each table is read when it is reached.
+    pub fn entries(
         &self,
-        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        range: &KeyRange,
         direction: Direction,
         ahead: ReadAhead,
         cause: Cause,
-    ) -> Vec<TableIter<D::File>> {
-        let range = KeyRange { start: bounds.0.map(<[u8]>::to_vec), end: bounds.1.map(<[u8]>::to_vec) };
-        self.overlapping(&range).map(|(_, table)| table.table.iter(bounds, direction, ahead, cause)).collect()
+    ) -> Chain<TableIter<D::File>, impl Iterator<Item = TableIter<D::File>>> {
+        let mut tables: Vec<_> = self.overlapping(range).map(|(_, table)| table.table.clone()).collect();
+        if direction == Direction::Backward {
+            tables.reverse();
+        }
+        let range = range.clone();
+        Chain::new(tables.into_iter().map(move |table| {
+            let bounds = (range.start.as_ref().map(Vec::as_slice), range.end.as_ref().map(Vec::as_slice));
+            table.iter(bounds, direction, ahead, cause)
+        }))
     }
 
     /// Bytes of DRAM that indexes and filters take.

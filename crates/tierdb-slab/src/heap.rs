@@ -100,10 +100,10 @@ impl<P: Pool> Heap<P> {
         }
         let mut bytes = vec![0; len];
         self.pool.read(at, &mut bytes)?;
-        let (head, inline) = bytes.split_at_checked(head_len).ok_or_else(damaged)?;
-        let head = Head::decode(self.seed, at, head).ok_or_else(damaged)?;
-        let inline = inline.to_vec();
-        Ok((head, inline))
+        let head =
+            bytes.get(..head_len).and_then(|head| Head::decode(self.seed, at, head)).ok_or_else(damaged)?;
+        bytes.drain(..head_len);
+        Ok((head, bytes))
     }
 
     /// The record at byte `at`, with its value.

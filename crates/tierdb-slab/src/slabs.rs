@@ -159,8 +159,18 @@ impl SlotMap {
 #[derive(Default)]
 struct ClassState {
     slabs: BTreeMap<u32, SlotMap>,
-    /// Those with a free slot.
+    /// Those with a free slot, but for the one that is being emptied.
     open: BTreeSet<u32>,
+    /// The one that is being emptied.
+    shut: Option<u32>,
+}
+
+impl ClassState {
+    fn open(&mut self, slab: u32) {
+        if self.shut != Some(slab) {
+            self.open.insert(slab);
+        }
+    }
 }
 
 /// All slabs of a pool.
@@ -435,12 +445,13 @@ impl<P: Pool> Slabs<P> {
         if map.used == 0 {
             state.slabs.remove(&slab);
             state.open.remove(&slab);
+            state.shut = state.shut.filter(|shut| *shut != slab);
             self.open_bytes.fetch_sub((class.slots - 1) * class.bytes, Ordering::Relaxed);
             self.class_of[slab as usize].store(NO_CLASS, Ordering::Release);
             self.free.lock().push(slab);
         } else {
             self.open_bytes.fetch_add(class.bytes, Ordering::Relaxed);
-            state.open.insert(slab);
+            state.open(slab);
         }
     }
 
@@ -499,16 +510,18 @@ impl<P: Pool> Slabs<P> {
         Some((best.1, best.2))
     }
 
-    /// Takes no more slots of `slab` until [`Slabs::reopen`].
+    /// Takes no more slots of `slab` until [`Slabs::reopen`]. One slab of a class at a time.
     pub fn shut(&self, slab: u32) {
         self.states_of(slab, |state, _| {
             state.open.remove(&slab);
+            state.shut = Some(slab);
         });
     }
 
     /// Takes slots of `slab` again.
     pub fn reopen(&self, slab: u32) {
         self.states_of(slab, |state, class| {
+            state.shut = None;
             if state.slabs.get(&slab).is_some_and(|map| map.used < class.slots) {
                 state.open.insert(slab);
             }

@@ -18,6 +18,7 @@ const WANTED: usize = 2;
 impl<P: Pool, D: Dir> Core<P, D> {
     /// Empties sparse slabs until some slabs are free, or none is left that can be emptied.
     pub fn tidy_slabs(&self) {
+        let _tidying = self.work.tidying.lock();
         for _ in 0..self.heap.slabs.count() {
             if self.heap.slabs.spare_slabs() >= WANTED {
                 return;

@@ -34,6 +34,8 @@ pub struct Work {
     cleaning_wanted: AtomicBool,
     /// Held by whoever removes what range tombstones hide.
     pub cleaning: Mutex<()>,
+    /// Held by whoever empties slabs.
+    pub tidying: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -60,6 +62,7 @@ impl Work {
             upkeep_asked: AtomicBool::new(false),
             cleaning_wanted: AtomicBool::new(false),
             cleaning: Mutex::new(()),
+            tidying: Mutex::new(()),
         }
     }
 
