@@ -42,6 +42,9 @@ impl Store {
         let pool = Arc::new(LoomPool::new(POOL, medium, broken, &words, guarded));
         let pages = Arc::new(Pages::open(pool.clone(), layout.page_table_at(), page, 1, SEED));
         let hsit = Hsit::open(pool.clone(), pages, &[(0, page)]);
+        for entry in 0..2 {
+            hsit.mark(entry, Word::NONE);
+        }
         let ends = vec![(0, 0); rings as usize];
         let rings = Rings::new(pool.clone(), SEED, &layout, &ends);
         Arc::new(Store { pool, hsit, rings, clock: CommitClock::new(0), layout })
