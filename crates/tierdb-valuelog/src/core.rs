@@ -397,8 +397,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Background, FlashTier, Media};
     use tierdb_base::mutant;
+    use tierdb_engine::{Background, FlashTier, Media};
     use tierdb_sim::{Budget, CrashModel, SimDir, SimPool, World};
 
     fn store(world: &World) -> Core<SimPool, SimDir> {
