@@ -51,12 +51,26 @@ pub enum Command {
   tierdb-bench first --dir /mnt/ssd/bench --json first.json")]
     First(First),
 
+    /// Draw the plots of a report that --json has written
+    #[command(after_help = "Example:
+  tierdb-bench plot ycsb.json plots/")]
+    Plot(Plot),
+
     /// List the systems, the workloads and the distributions of keys
     List,
 
     /// Run one case, given as JSON on standard input
     #[command(name = crate::child::SUBCOMMAND, hide = true)]
     Case,
+}
+
+/// `plot`.
+#[derive(Clone, Debug, Args)]
+pub struct Plot {
+    /// The report
+    pub report: PathBuf,
+    /// Where the plots go
+    pub dir: PathBuf,
 }
 
 /// Which zipfian distribution the zipfian workloads use.
@@ -91,13 +105,13 @@ pub struct Place {
     /// Device to imitate on flash: optane-ssd, tlc, qlc or 'none'; systems other than TierDB cannot
     #[arg(long, value_name = "NAME", default_value = "none")]
     pub emulate_flash: String,
-    /// Bytes of a key
-    #[arg(long, value_name = "BYTES", default_value_t = MIN_KEY_BYTES, value_parser = key_bytes)]
-    pub key_size: usize,
-    /// Memory for each store (default: 20 % of the data)
+    /// Bytes of a key (default: 16; for mixgraph alone, 48)
+    #[arg(long, value_name = "BYTES", value_parser = key_bytes)]
+    pub key_size: Option<usize>,
+    /// Memory for each store (default: 20 % of the data, and what small values need for their keys)
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<ByteSize>,
-    /// Space on the fast tier for each store (default: 20 % of the data)
+    /// Space on the fast tier for each store (default: as for memory)
     #[arg(long, value_name = "SIZE")]
     pub fast_capacity: Option<ByteSize>,
     /// Run every case N times; systems take turns, and medians are shown
@@ -109,6 +123,9 @@ pub struct Place {
     /// Do not close, kill and reopen the store at the end
     #[arg(long)]
     pub no_recovery: bool,
+    /// Write plots into DIR, as SVG and PNG: throughput, latencies, throughput over time
+    #[arg(long, value_name = "DIR")]
+    pub plots: Option<PathBuf>,
     /// Write all that was measured to FILE as JSON; '-' prints it instead of the table
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -141,9 +158,9 @@ pub struct Run {
     /// Keys to load
     #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub keys: u64,
-    /// Bytes of a value: a size, a range (100..2000) or 'pareto'
-    #[arg(long, value_name = "SIZE", default_value = "1024")]
-    pub value_size: Sizes,
+    /// Bytes of a value: a size, a range (100..2000) or 'pareto' (default: 1024; for mixgraph alone, pareto)
+    #[arg(long, value_name = "SIZE")]
+    pub value_size: Option<Sizes>,
     /// Numbers of threads; each is a case
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "2",
         value_parser = clap::value_parser!(u16).range(1..=crate::ledger::MAX_WRITERS as i64))]

@@ -4,13 +4,13 @@
 //! store can be killed while it writes.
 
 use crate::failure::Failure;
-use crate::keys::{Distribution, write_key};
+use crate::keys::{Distribution, Naming};
 use crate::ledger::{Ledger, MAX_WRITERS};
 use crate::measure::allocated;
 use crate::phase::{self, Bed, Limit, Measured, Phase};
 use crate::store::{Durability, Setup, Store, System, Systems};
 use crate::values::{self, Sizes, Wrong};
-use crate::workload::{Mix, Op};
+use crate::workload::{Mix, Op, Scans};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Instant;
@@ -36,6 +36,17 @@ pub struct Case {
     pub seed: u64,
     /// Whether to close the store and open it again, and to kill it and open it again.
     pub recovery: bool,
+}
+
+impl Case {
+    /// How keys are called: by their places where a phase must know which keys are neighbours.
+    pub fn naming(&self) -> Naming {
+        if self.phases.iter().any(|phase| phase.keys == Distribution::Mixgraph) {
+            Naming::placed(self.key_bytes, self.setup.keys)
+        } else {
+            Naming::hashed(self.key_bytes)
+        }
+    }
 }
 
 /// What was measured.
@@ -146,7 +157,7 @@ fn load_phase(case: &Case) -> Phase {
         warmup: None,
         limit: Limit::Ops(case.setup.keys),
         rate: None,
-        scan_most: 1,
+        scans: Scans::Uniform(1),
         seed: case.seed,
     }
 }
@@ -211,7 +222,7 @@ pub fn run(
 }
 
 fn bed<'a>(case: &'a Case, store: &'a dyn Store, ledger: &'a Ledger) -> Bed<'a> {
-    Bed { system: &case.system, store, ledger, sizes: case.sizes, key_bytes: case.key_bytes }
+    Bed { system: &case.system, store, ledger, sizes: case.sizes, naming: case.naming() }
 }
 
 fn space(case: &Case, store: &dyn Store, ledger: &Ledger) -> Space {
@@ -244,7 +255,7 @@ pub fn recover(systems: &Systems, case: &Case, keys: u64) -> Result<f64, Failure
                     wrong.get_or_insert((u64::MAX, why));
                 }
                 Ok((number, _)) => {
-                    write_key(number, case.key_bytes, &mut key);
+                    case.naming().write(number, &mut key);
                     if key != own {
                         wrong.get_or_insert((number, Wrong::Misplaced));
                     }

@@ -19,14 +19,84 @@ pub fn fnv(mut number: u64) -> u64 {
     (hash as i64).unsigned_abs()
 }
 
-/// Writes the key of `number` into `key`: the hash of the number in hexadecimal digits, so that the order of
-/// keys is not that of their numbers, behind as many letters as it takes to fill `bytes`.
-pub fn write_key(number: u64, bytes: usize, key: &mut Vec<u8>) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    key.clear();
-    key.extend((MIN_KEY_BYTES..bytes).map(|i| b"user"[i % 4]));
-    let hash = fnv(number);
-    key.extend((0..16).rev().map(|digit| DIGITS[(hash >> (digit * 4) & 15) as usize]));
+/// How the keys are called. Sixteen hexadecimal digits stand behind as many letters as it takes to fill the
+/// length; keys are inserted by their numbers, and so never in the order of their names.
+#[derive(Clone, Copy, Debug)]
+pub struct Naming {
+    bytes: usize,
+    places: Option<Places>,
+}
+
+impl Naming {
+    /// Keys of `bytes` bytes, by the hash of their numbers, as YCSB does.
+    pub fn hashed(bytes: usize) -> Self {
+        Naming { bytes, places: None }
+    }
+
+    /// Keys of `bytes` bytes, of which those of the first `keys` numbers are the places `0..keys` in key order, so
+    /// that neighbours are known. Numbers from there on are their own places.
+    pub fn placed(bytes: usize, keys: u64) -> Self {
+        Naming { bytes, places: Some(Places::new(keys)) }
+    }
+
+    /// Makes `key` the key of `number`.
+    pub fn write(&self, number: u64, key: &mut Vec<u8>) {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let name = match self.places {
+            None => fnv(number),
+            Some(places) => places.of(number),
+        };
+        key.clear();
+        key.extend((MIN_KEY_BYTES..self.bytes).map(|i| b"user"[i % 4]));
+        key.extend((0..16).rev().map(|digit| DIGITS[(name >> (digit * 4) & 15) as usize]));
+    }
+}
+
+/// A permutation of `0..n` that takes neighbours far apart.
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    n: u64,
+    step: u64,
+    inverse: u64,
+}
+
+impl Places {
+    fn new(n: u64) -> Self {
+        let n = n.max(1);
+        let mut step = (n as f64 * 0.618_033_988_75) as u64 | 1;
+        while gcd(step, n) != 1 {
+            step += 2;
+        }
+        Places { n, step, inverse: inverse(step, n) }
+    }
+
+    fn times(&self, number: u64, factor: u64) -> u64 {
+        (u128::from(number) * u128::from(factor) % u128::from(self.n)) as u64
+    }
+
+    /// The place of `number`.
+    fn of(&self, number: u64) -> u64 {
+        if number < self.n { self.times(number, self.step) } else { number }
+    }
+
+    /// The number at `place`.
+    fn number(&self, place: u64) -> u64 {
+        self.times(place, self.inverse)
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// What `step` must be multiplied by to give 1 modulo `n`, which it has no divisor in common with.
+fn inverse(step: u64, n: u64) -> u64 {
+    let (mut old, mut new) = ((i128::from(step), 1i128), (i128::from(n), 0));
+    while new.0 != 0 {
+        let times = old.0 / new.0;
+        (old, new) = (new, (old.0 - times * new.0, old.1 - times * new.1));
+    }
+    old.1.rem_euclid(i128::from(n)) as u64
 }
 
 /// How operations choose among the keys.
@@ -41,6 +111,9 @@ pub enum Distribution {
     Zipfian(f64),
     /// YCSB's skewed latest: zipfian over the age of a key.
     Latest(f64),
+    /// The production workload of "Characterizing, Modeling, and Benchmarking RocksDB Key-Value Workloads at
+    /// Facebook", FAST '20, section 7: hot and cold ranges of neighbouring keys, and hot keys in each.
+    Mixgraph,
 }
 
 impl Distribution {
@@ -51,6 +124,7 @@ impl Distribution {
             Distribution::Scrambled(theta) => format!("scrambled zipfian {theta}"),
             Distribution::Zipfian(theta) => format!("zipfian over the keys {theta}"),
             Distribution::Latest(theta) => format!("latest {theta}"),
+            Distribution::Mixgraph => "mixgraph".to_owned(),
         }
     }
 }
@@ -63,8 +137,9 @@ pub struct Chooser {
 enum How {
     Uniform,
     Scrambled { ranks: Zipfian, over: u64 },
-    Zipfian { ranks: Zipfian, over: u64, step: u64 },
+    Zipfian { ranks: Zipfian, over: Places },
     Latest { ages: Zipfian },
+    Mixgraph(Ranges),
 }
 
 impl Chooser {
@@ -77,9 +152,10 @@ impl Chooser {
                 How::Scrambled { ranks: Zipfian::new(SCRAMBLED_RANKS, theta), over: stored + expected }
             }
             Distribution::Zipfian(theta) => {
-                How::Zipfian { ranks: Zipfian::new(stored, theta), over: stored, step: coprime_step(stored) }
+                How::Zipfian { ranks: Zipfian::new(stored, theta), over: Places::new(stored) }
             }
             Distribution::Latest(theta) => How::Latest { ages: Zipfian::new(stored, theta) },
+            Distribution::Mixgraph => How::Mixgraph(Ranges::new(stored)),
         };
         Chooser { how }
     }
@@ -95,10 +171,9 @@ impl Chooser {
                     return number;
                 }
             },
-            How::Zipfian { ranks, over, step } => {
-                // Hot keys are spread over the order of insertion: a rank is not an age.
-                (u128::from(ranks.next(rng)) * u128::from(*step) % u128::from(*over)) as u64
-            }
+            // Hot keys are spread over the order of insertion: a rank is not an age.
+            How::Zipfian { ranks, over } => over.of(ranks.next(rng)),
+            How::Mixgraph(ranges) => ranges.next(rng),
             How::Latest { ages } => {
                 ages.grow(stored);
                 stored - 1 - ages.next(rng)
@@ -107,17 +182,43 @@ impl Chooser {
     }
 }
 
-/// A multiplier that maps `0..n` onto itself, far apart.
-fn coprime_step(n: u64) -> u64 {
-    let mut step = (n as f64 * 0.618_033_988_75) as u64 | 1;
-    while gcd(step, n) != 1 {
-        step += 2;
-    }
-    step
+/// The choice of keys of `mixgraph`, with the parameters that its authors give for the social graph.
+struct Ranges {
+    /// The sum of the weights of the ranges up to and with each, in the order of their places.
+    weights: Vec<f64>,
+    range: u64,
+    places: Places,
 }
 
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
+impl Ranges {
+    const COUNT: u64 = 30;
+
+    fn new(keys: u64) -> Self {
+        let count = Self::COUNT.min(keys);
+        let weight = |rank: u64| {
+            let x = rank as f64;
+            14.18 * (-2.917 * x).exp() + 0.0164 * (-0.08082 * x).exp()
+        };
+        // The hottest range is not the first in key order, nor are the hot ones together.
+        let mut ranks: Vec<u64> = (1..=count).collect();
+        fastrand::Rng::with_seed(count).shuffle(&mut ranks);
+        let mut sum = 0.0;
+        let weights = ranks.into_iter().map(|rank| {
+            sum += weight(rank);
+            sum
+        });
+        Ranges { weights: weights.collect(), range: keys / count, places: Places::new(keys) }
+    }
+
+    fn next(&self, rng: &mut fastrand::Rng) -> u64 {
+        let drawn = rng.f64() * self.weights.last().copied().unwrap_or(0.0);
+        let range = self.weights.partition_point(|sum| *sum <= drawn).min(self.weights.len() - 1);
+        // The share of accesses that the x hottest keys of a range take is a power of x; which keys those are, a
+        // hash of x says.
+        let x = (rng.f64() / 0.002312).powf(1.0 / 0.3467).ceil() as u64;
+        let place = range as u64 * self.range + fnv(x) % self.range;
+        self.places.number(place)
+    }
 }
 
 #[cfg(test)]
@@ -159,8 +260,8 @@ mod tests {
         let share = share_of_the_hottest_fifth(Distribution::Scrambled(0.99), keys, &scrambled);
         assert!((0.62..0.66).contains(&share), "scrambled: {share}");
 
-        let step = coprime_step(keys);
-        let over = (0..keys / 5).map(|rank| (u128::from(rank) * u128::from(step) % u128::from(keys)) as u64);
+        let places = Places::new(keys);
+        let over = (0..keys / 5).map(|rank| places.of(rank));
         let share = share_of_the_hottest_fifth(Distribution::Zipfian(0.99), keys, &over.collect());
         assert!((0.87..0.91).contains(&share), "over the keys: {share}");
 
@@ -191,11 +292,37 @@ mod tests {
     fn keys_are_of_the_length_asked_for_and_differ() {
         let (mut key, mut seen) = (Vec::new(), HashSet::new());
         for number in 0..100_000 {
-            write_key(number, 16, &mut key);
+            Naming::hashed(16).write(number, &mut key);
             assert_eq!(key.len(), 16);
             assert!(seen.insert(key.clone()));
         }
-        write_key(7, 48, &mut key);
+        Naming::placed(48, 100).write(7, &mut key);
         assert_eq!(key.len(), 48);
+    }
+
+    #[test]
+    fn places_are_a_permutation_and_its_inverse() {
+        for n in [1, 2, 3, 10, 30, 4096, 99_991] {
+            let places = Places::new(n);
+            let all: HashSet<u64> = (0..n).map(|number| places.of(number)).collect();
+            assert_eq!(all.len() as u64, n);
+            assert!((0..n).all(|number| places.of(number) < n && places.number(places.of(number)) == number));
+        }
+    }
+
+    #[test]
+    fn the_hot_ranges_of_mixgraph_are_ranges_of_neighbours() {
+        let keys = 300_000;
+        let (ledger, mut rng) = (ledger_of(keys), fastrand::Rng::with_seed(2));
+        let mut chooser = Chooser::new(Distribution::Mixgraph, keys, 0);
+        let places = Places::new(keys);
+        let mut drawn = vec![0u32; 30];
+        (0..100_000).for_each(|_| {
+            let number = chooser.next(&ledger, &mut rng);
+            drawn[(places.of(number) / (keys / 30)) as usize] += 1;
+        });
+        drawn.sort_unstable_by(|a, b| b.cmp(a));
+        // The weight of the hottest range: 0.782 of a sum of 0.989.
+        assert!((75_000..81_000).contains(&drawn[0]), "{drawn:?}");
     }
 }

@@ -20,6 +20,8 @@ pub mod ours;
 pub mod pace;
 pub mod phase;
 pub mod plan;
+pub mod plots;
+mod progress;
 pub mod report;
 pub mod store;
 pub mod table;
@@ -60,8 +62,20 @@ fn dispatch(cli: &Cli, systems: &Systems) -> Result<(), Failure> {
     match &cli.command {
         Command::Run(run) => finish(plan::of_run(systems, run)?, &run.place),
         Command::First(first) => finish(plan::of_first(systems, first)?, &first.place),
+        Command::Plot(plot) => {
+            let text = std::fs::read_to_string(&plot.report)
+                .map_err(|e| Failure::io("cannot read", &plot.report, e))?;
+            let report = serde_json::from_str(&text)
+                .map_err(|e| Failure::Invalid(format!("{} is not a report: {e}", plot.report.display())))?;
+            plots::draw(&report, &plot.dir)
+        }
         Command::List => print(&list(systems)),
-        Command::Case => child::serve(systems, &mut io::stdin(), &mut io::stdout(), &|_, _, _| ()),
+        Command::Case => {
+            let bar = progress::Bar::new();
+            child::serve(systems, &mut io::stdin(), &mut io::stdout(), &|phase, share, ops| {
+                bar.show(phase, share, ops);
+            })
+        }
     }
 }
 
@@ -70,8 +84,11 @@ fn finish(plan: plan::Plan, place: &Place) -> Result<(), Failure> {
     deliver(&report, place)
 }
 
-/// Prints `report`, and writes it where the command line says.
+/// Prints `report`, and writes it and its plots where the command line says.
 fn deliver(report: &Report, place: &Place) -> Result<(), Failure> {
+    if let Some(dir) = &place.plots {
+        plots::draw(report, dir)?;
+    }
     let json = |path: &Path| {
         serde_json::to_string(report)
             .map_err(|e| Failure::io("cannot write the report to", path, io::Error::other(e)))

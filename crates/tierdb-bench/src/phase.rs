@@ -1,7 +1,7 @@
 //! One phase of a run: threads that perform a mix of operations, and what was measured meanwhile.
 
 use crate::failure::Failure;
-use crate::keys::Distribution;
+use crate::keys::{Distribution, Naming};
 use crate::ledger::Ledger;
 use crate::measure::{ProcessIo, Resident, process_seconds, resident};
 use crate::pace::Pace;
@@ -9,7 +9,7 @@ use crate::store::{Counts, Durability, Store, TierIo};
 use crate::tally::{Latency, Tally};
 use crate::values::Sizes;
 use crate::worker::Worker;
-use crate::workload::{Mix, Op};
+use crate::workload::{Mix, Op, Scans};
 use crossbeam_utils::CachePadded;
 use serde::{Deserialize, Serialize};
 use std::sync::Mutex;
@@ -51,8 +51,8 @@ pub struct Phase {
     /// Operations a second, all threads together, begun at random times whether or not earlier ones have ended.
     /// Without it each thread begins an operation when its last one has ended.
     pub rate: Option<f64>,
-    /// Most entries of a scan; each scan draws from 1 to this.
-    pub scan_most: usize,
+    /// How many entries scans ask for.
+    pub scans: Scans,
     /// Seeds every choice.
     pub seed: u64,
 }
@@ -67,8 +67,8 @@ pub struct Bed<'a> {
     pub ledger: &'a Ledger,
     /// Sizes of values.
     pub sizes: Sizes,
-    /// Bytes of a key.
-    pub key_bytes: usize,
+    /// How keys are called.
+    pub naming: Naming,
 }
 
 /// What was measured.

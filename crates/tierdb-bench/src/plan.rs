@@ -4,6 +4,7 @@ use crate::args::{First, Keys, Place, Run};
 use crate::case::Case;
 use crate::child;
 use crate::failure::Failure;
+use crate::keys::MIN_KEY_BYTES;
 use crate::machine::{Machine, file_system};
 use crate::phase::{Limit, Phase};
 use crate::report::{Repeated, Report, Settings};
@@ -33,11 +34,13 @@ pub struct Plan {
 /// `Invalid` for a system that is not there.
 pub fn of_run(systems: &Systems, run: &Run) -> Result<Plan, Failure> {
     let mut cases = Vec::new();
+    let run = &with_sizes(run.clone());
+    let sizes = run.value_size.unwrap_or(Sizes::Fixed(1024));
     for threads in &run.threads {
         for durability in &run.durability {
             for name in &run.system {
                 let system = named(systems, name)?;
-                let mut case = bare_case(system, &run.place, run.keys, run.value_size, *durability);
+                let mut case = bare_case(system, &run.place, run.keys, sizes, *durability);
                 case.threads = usize::from(*threads);
                 // A load that nobody asks to measure is only in the way.
                 if run.workload.iter().any(|name| name == "load") {
@@ -58,9 +61,17 @@ pub fn of_run(systems: &Systems, run: &Run) -> Result<Plan, Failure> {
     };
     let pace = run.rate.map_or("closed loop".to_owned(), |rate| format!("open loop of {rate} operations/s"));
     let title = format!("TierDB benchmark: load, {}", run.workload.join(", "));
-    let settings =
-        settings(systems, &names, &run.place, run.keys, run.value_size, format!("{pace}; {length}"));
+    let settings = settings(systems, &names, &run.place, run.keys, sizes, format!("{pace}; {length}"));
     Ok(Plan { title, cases, settings })
+}
+
+/// The sizes that `mixgraph` is defined with, where it is all that runs and none were asked for.
+fn with_sizes(mut run: Run) -> Run {
+    if run.workload.iter().all(|name| name == "load" || name == "mixgraph") {
+        run.value_size.get_or_insert(Sizes::MIXGRAPH);
+        run.place.key_size.get_or_insert(48);
+    }
+    run
 }
 
 fn phase(run: &Run, workload: &Workload, threads: usize, durability: Durability) -> Phase {
@@ -73,7 +84,7 @@ fn phase(run: &Run, workload: &Workload, threads: usize, durability: Durability)
         warmup: (run.warmup > 0.0).then_some(Limit::Seconds(run.warmup)),
         limit: run.ops.map_or(Limit::Seconds(run.seconds), Limit::Ops),
         rate: run.rate,
-        scan_most: usize::from(run.scan_entries),
+        scans: workload.scans(usize::from(run.scan_entries)),
         seed: run.place.seed,
     }
 }
@@ -87,7 +98,7 @@ pub fn of_first(systems: &Systems, first: &First) -> Result<Plan, Failure> {
         system: ["tierdb-byte", "tierdb-block", "tierdb-ssd"].map(str::to_owned).to_vec(),
         workload: ["put", "get"].map(str::to_owned).to_vec(),
         keys: first.keys,
-        value_size: Sizes::Fixed(1024),
+        value_size: Some(Sizes::Fixed(1024)),
         threads: vec![1, 2, 4],
         durability: vec![Durability::Durable],
         distribution: Keys::Uniform,
@@ -131,16 +142,16 @@ pub fn bare_case(
         system: system.name().to_owned(),
         setup: Setup {
             fast_dir: fast.join(own("fast")),
-            fast_bytes: fast_bytes(place, data_bytes),
+            fast_bytes: fast_bytes(place, keys, data_bytes),
             flash_dir: place.dir.join(own("flash")),
-            memory: memory(place, data_bytes),
+            memory: memory(place, keys, data_bytes),
             durability,
             emulate_fast: device(emulate_fast),
             emulate_flash: device(&place.emulate_flash),
             keys,
             data_bytes,
         },
-        key_bytes: place.key_size,
+        key_bytes: key_bytes(place),
         sizes,
         threads: 1,
         load_durability: Durability::Grouped,
@@ -150,16 +161,25 @@ pub fn bare_case(
     }
 }
 
+fn key_bytes(place: &Place) -> usize {
+    place.key_size.unwrap_or(MIN_KEY_BYTES)
+}
+
 fn data_bytes(place: &Place, keys: u64, sizes: Sizes) -> u64 {
-    (keys as f64 * (place.key_size as f64 + sizes.mean())) as u64
+    (keys as f64 * (key_bytes(place) as f64 + sizes.mean())) as u64
 }
 
-fn memory(place: &Place, data_bytes: u64) -> u64 {
-    place.memory.map_or((data_bytes / 5).max(LEAST_MEMORY), ByteSize::bytes)
+/// A fifth of the data; or, where values are small, twice what TierDB's index takes for each key.
+fn share(place: &Place, keys: u64, data_bytes: u64) -> u64 {
+    (data_bytes / 5).max(keys * (key_bytes(place) as u64 + 56) * 2)
 }
 
-fn fast_bytes(place: &Place, data_bytes: u64) -> u64 {
-    place.fast_capacity.map_or((data_bytes / 5).max(LEAST_FAST), ByteSize::bytes)
+fn memory(place: &Place, keys: u64, data_bytes: u64) -> u64 {
+    place.memory.map_or(share(place, keys, data_bytes).max(LEAST_MEMORY), ByteSize::bytes)
+}
+
+fn fast_bytes(place: &Place, keys: u64, data_bytes: u64) -> u64 {
+    place.fast_capacity.map_or(share(place, keys, data_bytes).max(LEAST_FAST), ByteSize::bytes)
 }
 
 /// What is said about all cases of a run.
@@ -186,11 +206,11 @@ pub fn settings(
     }
     Settings {
         keys,
-        key_bytes: place.key_size,
+        key_bytes: key_bytes(place),
         values: sizes.name(),
         data_bytes,
-        memory: memory(place, data_bytes),
-        fast_bytes: fast_bytes(place, data_bytes),
+        memory: memory(place, keys, data_bytes),
+        fast_bytes: fast_bytes(place, keys, data_bytes),
         places: places
             .into_iter()
             .map(|(tier, dir)| (tier, format!("{} ({})", dir.display(), file_system(&dir))))

@@ -46,6 +46,9 @@ pub enum Sizes {
 }
 
 impl Sizes {
+    /// Those of `mixgraph`.
+    pub const MIXGRAPH: Sizes = Sizes::Pareto { k: 0.2615, sigma: 25.45, most: 1024 };
+
     /// Bytes of the value of `number` at `version`: drawn, but the same whenever it is asked for.
     pub fn of(&self, number: u64, version: u32) -> usize {
         if let Sizes::Fixed(bytes) = self {
@@ -57,7 +60,7 @@ impl Sizes {
             Sizes::Uniform(low, high) => (u64::from(low) + drawn % u64::from(high - low + 1)) as usize,
             Sizes::Pareto { k, sigma, most } => {
                 let u = ((drawn >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
-                let bytes = (sigma * (u.powf(-k) - 1.0) / k).ceil() as u64;
+                let bytes = pareto(u, k, sigma).ceil() as u64;
                 let bytes = if bytes > u64::from(most) { bytes % u64::from(most) } else { bytes };
                 bytes.max(10) as usize
             }
@@ -103,12 +106,17 @@ impl FromStr for Sizes {
             Ok(bytes)
         };
         if text == "pareto" {
-            return Ok(Sizes::Pareto { k: 0.2615, sigma: 25.45, most: 1024 });
+            return Ok(Sizes::MIXGRAPH);
         }
         let Some((low, high)) = text.split_once("..") else { return Ok(Sizes::Fixed(bytes(text)?)) };
         let (low, high) = (bytes(low)?, bytes(high)?);
         if low > high { Err(wrong()) } else { Ok(Sizes::Uniform(low, high)) }
     }
+}
+
+/// A generalised Pareto distribution with location 0, where `u` is drawn evenly from above 0 to 1.
+pub fn pareto(u: f64, k: f64, sigma: f64) -> f64 {
+    sigma * (u.powf(-k) - 1.0) / k
 }
 
 /// What is wrong with a value.

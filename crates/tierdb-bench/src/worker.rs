@@ -1,7 +1,7 @@
 //! One thread of a phase: chooses an operation and a key, times the store, and checks what it gave.
 
 use crate::failure::Failure;
-use crate::keys::{Chooser, write_key};
+use crate::keys::Chooser;
 use crate::measure::thread_seconds;
 use crate::pace::{Due, Pace};
 use crate::phase::{Bed, Phase, Shared};
@@ -80,7 +80,7 @@ impl<'a> Worker<'a> {
             Op::Insert => ledger.next_insert(),
             _ => self.chooser.next(ledger, &mut self.rng),
         };
-        write_key(number, self.bed.key_bytes, &mut self.key);
+        self.bed.naming.write(number, &mut self.key);
         if matches!(op, Op::Update | Op::Insert | Op::ReadModifyWrite) {
             let version = ledger.begin_write(number);
             values::write(number, version, sizes.of(number, version), &mut self.value);
@@ -140,8 +140,8 @@ impl<'a> Worker<'a> {
 
     /// Reads from the key of `number` on. Values are checked as they come, so the time of a scan has that in it.
     fn scan(&mut self, number: u64) -> Result<Instant, Failure> {
-        let Bed { store, ledger, sizes, key_bytes, .. } = self.bed;
-        let count = self.rng.usize(1..=self.phase.scan_most);
+        let Bed { store, ledger, sizes, naming, .. } = self.bed;
+        let count = self.phase.scans.next(&mut self.rng);
         let (mut seen, mut wrong) = (0, None);
         let (mut last, mut expected) = (std::mem::take(&mut self.value), Vec::new());
         store
@@ -149,7 +149,7 @@ impl<'a> Worker<'a> {
                 let checked = match values::read(value, sizes) {
                     Err(wrong) => Err((number, wrong)),
                     Ok((own, version)) => {
-                        write_key(own, *key_bytes, &mut expected);
+                        naming.write(own, &mut expected);
                         let newest = ledger.issued(own);
                         if expected != key {
                             Err((own, Wrong::Misplaced))

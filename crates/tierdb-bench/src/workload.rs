@@ -1,6 +1,7 @@
 //! What the operations are, and how often each comes: YCSB's core workloads and others.
 
 use crate::keys::Distribution;
+use crate::values::pareto;
 use serde::{Deserialize, Serialize};
 
 /// An operation.
@@ -41,6 +42,28 @@ enum Shape {
     Zipfian,
     Latest,
     Uniform,
+    Mixgraph,
+}
+
+/// How many entries a scan asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scans {
+    /// From 1 to this, evenly, as YCSB draws it.
+    Uniform(usize),
+    /// As `mixgraph` draws it: generalised Pareto with k 2.517 and sigma 14.236, and the remainder of a division
+    /// by 10,000.
+    Mixgraph,
+}
+
+impl Scans {
+    /// The next scan's.
+    pub fn next(self, rng: &mut fastrand::Rng) -> usize {
+        match self {
+            Scans::Uniform(most) => rng.usize(1..=most.max(1)),
+            Scans::Mixgraph => (pareto(1.0 - rng.f64(), 2.517, 14.236) as usize % 10_000).max(1),
+        }
+    }
 }
 
 /// A workload by its name.
@@ -57,7 +80,7 @@ pub struct Workload {
 
 impl Workload {
     /// Every workload, in the order in which YCSB asks for them: those that insert come last.
-    pub const ALL: [Workload; 9] = [
+    pub const ALL: [Workload; 10] = [
         Workload::new("a", "YCSB A: 50 % reads, 50 % updates", &[(Op::Read, 50), (Op::Update, 50)]),
         Workload::new("b", "YCSB B: 95 % reads, 5 % updates", &[(Op::Read, 95), (Op::Update, 5)]),
         Workload::new("c", "YCSB C: 100 % reads", &[(Op::Read, 100)]),
@@ -84,6 +107,14 @@ impl Workload {
             "PRISM's production mix: 57 % updates, 41 % reads, 2 % scans",
             &[(Op::Update, 57), (Op::Read, 41), (Op::Scan, 2)],
         ),
+        Workload {
+            shape: Shape::Mixgraph,
+            ..Workload::new(
+                "mixgraph",
+                "Facebook's social graph (FAST '20): 85 % reads, 14 % updates, 1 % scans",
+                &[(Op::Read, 85), (Op::Update, 14), (Op::Scan, 1)],
+            )
+        },
         Workload { shape: Shape::Uniform, ..Workload::new("put", "100 % updates", &[(Op::Update, 100)]) },
         Workload { shape: Shape::Uniform, ..Workload::new("get", "100 % reads", &[(Op::Read, 100)]) },
     ];
@@ -111,7 +142,13 @@ impl Workload {
                 Distribution::Latest(theta)
             }
             (Shape::Latest, _) => Distribution::Latest(0.99),
+            (Shape::Mixgraph, _) => Distribution::Mixgraph,
         }
+    }
+
+    /// How long its scans are, where `most` is asked for.
+    pub fn scans(&self, most: usize) -> Scans {
+        if self.shape == Shape::Mixgraph { Scans::Mixgraph } else { Scans::Uniform(most) }
     }
 }
 

@@ -6,12 +6,12 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tierdb_bench::failure::Failure;
-use tierdb_bench::keys::Distribution;
+use tierdb_bench::keys::{Distribution, Naming};
 use tierdb_bench::ledger::Ledger;
 use tierdb_bench::phase::{self, Bed, Limit, Measured, Phase};
 use tierdb_bench::store::{Counts, Durability, Found, Store, StoreError};
 use tierdb_bench::values::{Sizes, Wrong};
-use tierdb_bench::workload::{Mix, Op, Workload};
+use tierdb_bench::workload::{Mix, Op, Scans, Workload};
 
 const KEYS: u64 = 500;
 
@@ -105,7 +105,7 @@ fn phase(mix: Mix, keys: Distribution, limit: Limit) -> Phase {
         warmup: None,
         limit,
         rate: None,
-        scan_most: 20,
+        scans: Scans::Uniform(20),
         seed: 4,
     }
 }
@@ -117,7 +117,8 @@ fn loaded(store: &Map, ledger: &Ledger) {
 }
 
 fn run(store: &Map, ledger: &Ledger, phase: &Phase) -> Result<Measured, Failure> {
-    let bed = Bed { system: "map", store, ledger, sizes: Sizes::Fixed(100), key_bytes: 16 };
+    let naming = Naming::placed(16, KEYS);
+    let bed = Bed { system: "map", store, ledger, sizes: Sizes::Fixed(100), naming };
     phase::run(&bed, phase, &|_, _| ())
 }
 

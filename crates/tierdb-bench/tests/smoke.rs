@@ -98,6 +98,25 @@ fn sizes_distributions_and_rates_can_be_chosen() {
 }
 
 #[test]
+fn mixgraph_is_measured_and_drawn() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let plots = dir.path().join("plots");
+    let args =
+        ["run", "--system", "tierdb-byte", "--keys", "5000", "--seconds", "0.5", "--workload", "mixgraph"];
+    let plotting = ["--plots", plots.to_str().expect("a path in UTF-8")];
+    let report = bench(dir.path(), &[&args[..], &plotting].concat());
+    assert_eq!(report["settings"]["key_bytes"], 48);
+    assert_eq!(report["cases"][0]["runs"][0]["phases"][1]["distribution"], "mixgraph");
+    for name in ["throughput", "latency-mixgraph", "time-mixgraph"] {
+        let svg = std::fs::read_to_string(plots.join(format!("{name}.svg"))).expect("SVG");
+        // What was measured on stands on each plot.
+        assert!(svg.contains("EMULATED") && svg.contains("tierdb-byte") && svg.contains("memory"), "{name}");
+        let png = std::fs::read(plots.join(format!("{name}.png"))).expect("PNG");
+        assert!(png.starts_with(b"\x89PNG") && png.len() > 5_000, "{name}");
+    }
+}
+
+#[test]
 fn a_request_that_makes_no_sense_is_refused() {
     for args in [
         &["run", "--system", "tierdb-tape"][..],
