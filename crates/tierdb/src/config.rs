@@ -25,6 +25,8 @@ pub enum EngineKind {
     /// Index and write buffer on the fast tier, values in a log on flash (PRISM, ASPLOS '23).
     #[default]
     Valuelog,
+    /// All writes to slabs on the fast tier, what is unpopular in sorted tables on flash (PrismDB, ASPLOS '23).
+    Slab,
 }
 
 /// What kind of storage a fast tier is.
@@ -156,7 +158,10 @@ impl FlashTier {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Config {
-    /// Which engine lays the data out. Default `valuelog`. *Fixed when the store is created.*
+    /// Which engine lays the data out: `valuelog` or `slab`. Default `valuelog`.
+    ///
+    /// Choose `slab` where the fast tier is a tenth of the data or more and few keys are hot.
+    /// *Fixed when the store is created:* an existing store is opened with its own.
     #[serde(default)]
     pub engine: EngineKind,
     /// Everything the store holds in DRAM, caches and indexes included. Default 1 GiB, or a quarter of the
@@ -294,6 +299,13 @@ impl Config {
         toml::to_string(self).unwrap_or_default()
     }
 
+    /// The same, with this engine.
+    #[must_use]
+    pub fn with_engine(mut self, engine: EngineKind) -> Self {
+        self.engine = engine;
+        self
+    }
+
     /// The same, with this much memory.
     #[must_use]
     pub fn with_memory(mut self, memory: ByteSize) -> Self {
@@ -352,7 +364,7 @@ impl Config {
         }
         if self.fast.len() > 1 {
             return Err(Error::invalid(
-                "fast: the valuelog engine uses one fast tier; stripe several devices below it",
+                "fast: an engine uses one fast tier; stripe several devices below it",
             ));
         }
         let mut seen: Vec<&Path> = Vec::new();

@@ -17,7 +17,7 @@
 //! * `checksum` (XXH3-64) covers bytes 0..4088 and is seeded with the number of the copy. Magic, format,
 //!   flags, generation and checksum keep their places in every format.
 //! * `paths` is UTF-8, one line for each tier (fast, then flash by number): where it last was. Only errors use it.
-//! * An unknown format or flag means the tier must not be opened.
+//! * An unknown format or flag means the tier must not be opened. Flag 1: the engine is slab, not valuelog.
 //!
 //! Invariants
 //! 1. The file appears whole: it is written as `TIER.new`, synced, and renamed.
@@ -28,6 +28,7 @@
 //!
 //! Since format 1. Golden fixture: `tests/golden/tier-v1`.
 
+use crate::config::EngineKind;
 use std::ops::Range;
 use tierdb_base::{Error, Location, Result, TierRole, Uuid, checksum, matches};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Dir, OpenMode};
@@ -44,7 +45,8 @@ const QUORUM: usize = 2;
 const COPY_LEN: usize = BLOCK as usize;
 const FILE_LEN: u64 = COPIES as u64 * BLOCK;
 const MAGIC: [u8; 8] = *b"TDBTIER\0";
-const KNOWN_FLAGS: u32 = 0;
+const SLAB: u32 = 1;
+const KNOWN_FLAGS: u32 = SLAB;
 
 /// Where each field lies in a copy.
 mod at {
@@ -124,6 +126,8 @@ impl Mode {
 /// What was fixed for the whole store when it was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
+    /// The engine.
+    pub engine: EngineKind,
     /// Hardware mode.
     pub mode: Mode,
     /// Bytes of the pool.
@@ -175,7 +179,8 @@ impl Identity {
         let mut raw = AlignedBuf::zeroed(COPY_LEN)?;
         raw[at::MAGIC].copy_from_slice(&MAGIC);
         raw[at::FORMAT].copy_from_slice(&FORMAT.to_le_bytes());
-        raw[at::FLAGS].copy_from_slice(&0u32.to_le_bytes());
+        let flags = if self.shape.engine == EngineKind::Slab { SLAB } else { 0 };
+        raw[at::FLAGS].copy_from_slice(&flags.to_le_bytes());
         raw[at::UUID].copy_from_slice(self.uuid.as_bytes());
         raw[at::GENERATION].copy_from_slice(&self.generation.to_le_bytes());
         raw[at::CREATED].copy_from_slice(&self.created.to_le_bytes());
@@ -263,6 +268,7 @@ fn decode(copy: usize, raw: &[u8]) -> Copy {
             created: u64_at(raw, at::CREATED),
             capacity: u64_at(raw, at::CAPACITY),
             shape: Shape {
+                engine: if flags & SLAB == 0 { EngineKind::Valuelog } else { EngineKind::Slab },
                 mode: Mode::of(raw[at::MODE])?,
                 pool_len: u64_at(raw, at::POOL_LEN),
                 log_len: u64_at(raw, at::LOG_LEN),

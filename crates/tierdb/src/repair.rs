@@ -6,7 +6,7 @@
 //!    value. Of a key without such a record the newest one is taken, and the key is listed: it may have been
 //!    overwritten or deleted since, in what was lost.
 
-use crate::config::Config;
+use crate::config::{Config, EngineKind};
 use crate::frozen::{self, Work};
 use crate::setup::{self, Prepared};
 use crate::tiers::{Intent, Remains};
@@ -20,6 +20,7 @@ use tierdb_base::{Error, ErrorKind, Location, Result, Seqno, hex};
 use tierdb_device::{Dir, RealDir};
 use tierdb_engine::{Damage, Durability, Engine, KeyRange, VerifyReport};
 use tierdb_pmem::Pool;
+use tierdb_slab::SlabStore;
 use tierdb_valuelog::{Background, Media, Options, ValueLog, salvage};
 
 /// The file in a repaired store that says what was saved and what was not.
@@ -33,8 +34,11 @@ pub const REPORT_NAME: &str = "REPAIR-REPORT.txt";
 /// # Errors
 /// `NotFound`, `TierMissing`, `Locked` and others of opening, but none for damage.
 pub fn verify_offline(config: &Config) -> Result<VerifyReport> {
-    let report = Prepared::begin(config, Intent::OpenExisting, None)
-        .and_then(|prepared| frozen::with_media(&prepared.into_remains(), false, Check { config }));
+    let report =
+        Prepared::begin(config, Intent::OpenExisting, None).map(Prepared::into_remains).and_then(|remains| {
+            let check = Check { config, engine: remains.shape.engine };
+            frozen::with_media(&remains, false, check)
+        });
     match report {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             Ok(VerifyReport { damage: vec![damage(&error)], ..VerifyReport::default() })
@@ -45,13 +49,14 @@ pub fn verify_offline(config: &Config) -> Result<VerifyReport> {
 
 struct Check<'a> {
     config: &'a Config,
+    engine: EngineKind,
 }
 
 impl Work for Check<'_> {
     type Output = VerifyReport;
 
     fn run<P: Pool, D: Dir>(self, media: Media<P, D>, mut damage: Vec<Damage>) -> Result<VerifyReport> {
-        let engine = open(self.config, media)?;
+        let engine = open(self.config, self.engine, media)?;
         let mut report = engine.verify()?;
         damage.append(&mut report.damage);
         Ok(VerifyReport { damage, ..report })
@@ -59,9 +64,18 @@ impl Work for Check<'_> {
 }
 
 /// An engine without threads of its own.
-fn open<P: Pool, D: Dir>(config: &Config, media: Media<P, D>) -> Result<ValueLog<P, D>> {
-    let options = Options::for_pool(config.memory_budget().bytes(), media.pool.len());
-    ValueLog::open(media, Options { background: Background::Inline, ..options })
+fn open<P: Pool, D: Dir>(config: &Config, engine: EngineKind, media: Media<P, D>) -> Result<Box<dyn Engine>> {
+    let (memory, pool_len) = (config.memory_budget().bytes(), media.pool.len());
+    let background = Background::Inline;
+    Ok(match engine {
+        EngineKind::Valuelog => {
+            Box::new(ValueLog::open(media, Options { background, ..Options::for_pool(memory, pool_len) })?)
+        }
+        EngineKind::Slab => {
+            let options = tierdb_slab::Options::for_pool(memory, pool_len);
+            Box::new(SlabStore::open(media, tierdb_slab::Options { background, ..options })?)
+        }
+    })
 }
 
 fn damage(error: &Error) -> Damage {
@@ -106,10 +120,17 @@ pub fn repair(source: &Config, target: &Config) -> Result<RepairReport> {
     let to = prepared.engine()?;
     let mut report = RepairReport { notes: remains.notes.clone(), ..RepairReport::default() };
     let complete = remains.fast.iter().chain(&remains.flash).all(|tier| tier.dir.is_some());
-    let by_index = ByIndex { config: source, to: &*to, report: &mut report };
+    let engine = remains.shape.engine;
+    let by_index = ByIndex { config: source, engine, to: &*to, report: &mut report };
     // Whatever goes wrong with the old store here, the records themselves may still be read.
     let done = complete && frozen::with_media(&remains, false, by_index).unwrap_or(Ok(false))?;
     let mut uncertain = Vec::new();
+    if !done && engine == EngineKind::Slab {
+        return Err(Error::Unsupported {
+            what: "salvage of a slab store whose fast tier is damaged or missing: restore a checkpoint"
+                .into(),
+        });
+    }
     if !done {
         report.damage.clear();
         uncertain = frozen::with_media(&remains, true, ByRecord { to: &*to, report: &mut report })?;
@@ -129,6 +150,7 @@ pub fn repair(source: &Config, target: &Config) -> Result<RepairReport> {
 /// The first way: all that the index names.
 struct ByIndex<'a> {
     config: &'a Config,
+    engine: EngineKind,
     to: &'a dyn Engine,
     report: &'a mut RepairReport,
 }
@@ -138,7 +160,7 @@ impl Work for ByIndex<'_> {
     type Output = Result<bool>;
 
     fn run<P: Pool, D: Dir>(self, media: Media<P, D>, damage: Vec<Damage>) -> Result<Result<bool>> {
-        let engine = open(self.config, media)?;
+        let engine = open(self.config, self.engine, media)?;
         let mut found = engine.verify()?.damage;
         if !damage.is_empty() || found.iter().any(|damage| damage.first_key.is_none()) {
             return Ok(Ok(false));

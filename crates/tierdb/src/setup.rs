@@ -1,6 +1,6 @@
 //! From a configuration to a running engine: directories, tiers, pool, engine, in this order.
 
-use crate::config::{Config, drain_latency_ns};
+use crate::config::{Config, EngineKind, drain_latency_ns};
 use crate::identity::{self, Mode};
 use crate::shape;
 use crate::tiers::{Intent, Place, Remains, Tiers};
@@ -13,6 +13,7 @@ use tierdb_device::{Dir, DirLock, Emulation, Meter, RealDir};
 use tierdb_engine::{Durability, Engine};
 use tierdb_log::LoggedPool;
 use tierdb_pmem::{MappedPool, Pool};
+use tierdb_slab::SlabStore;
 use tierdb_valuelog::{FlashTier, Media, Options, ValueLog};
 
 /// The file of a mapped pool.
@@ -59,27 +60,34 @@ impl Prepared {
 
     /// Starts the engine: on new files the first time for a new store, on what is there otherwise.
     pub(crate) fn engine(&mut self) -> Result<Box<dyn Engine>> {
-        let engine: Box<dyn Engine> = if self.tiers.shape.mode.is_logged() {
+        let engine = if self.tiers.shape.mode.is_logged() {
             let (latch, meter) = (FailureLatch::new(), Meter::new());
             let pool = self.logged_pool(&latch, &meter)?;
-            Box::new(self.start(pool, latch, meter)?)
+            self.start(pool, latch, meter)?
         } else {
             let pool = self.mapped_pool()?;
-            Box::new(self.start(pool, FailureLatch::new(), Meter::new())?)
+            self.start(pool, FailureLatch::new(), Meter::new())?
         };
         self.tiers.fresh = false;
         Ok(engine)
     }
 
-    fn start<P: Pool>(
-        &self,
-        pool: P,
-        latch: FailureLatch,
-        fast_meter: Meter,
-    ) -> Result<ValueLog<P, RealDir>> {
-        let options = self.options(&pool);
+    fn start<P: Pool>(&self, pool: P, latch: FailureLatch, fast_meter: Meter) -> Result<Box<dyn Engine>> {
+        let (options, pool_len) = (self.options(&pool), pool.len());
         let media = self.media(pool, latch, fast_meter)?;
-        if self.tiers.fresh { ValueLog::create(media, options) } else { ValueLog::open(media, options) }
+        let fresh = self.tiers.fresh;
+        Ok(match self.tiers.shape.engine {
+            EngineKind::Valuelog if fresh => Box::new(ValueLog::create(media, options)?),
+            EngineKind::Valuelog => Box::new(ValueLog::open(media, options)?),
+            EngineKind::Slab => {
+                let options = tierdb_slab::Options::for_pool(self.memory, pool_len);
+                Box::new(if fresh {
+                    SlabStore::create(media, options)?
+                } else {
+                    SlabStore::open(media, options)?
+                })
+            }
+        })
     }
 
     fn logged_pool(&self, latch: &FailureLatch, meter: &Meter) -> Result<LoggedPool<RealDir>> {
@@ -146,7 +154,9 @@ impl Prepared {
         };
         let log = if self.tiers.fast.is_empty() { shape::logged_bytes(&self.tiers.shape) } else { 0 };
         // What is there stays reachable, whatever is configured now: less capacity only stops growth.
-        let used = std::fs::metadata(path.join(VALUES_NAME)).map_or(0, |file| file.len());
+        let names = std::fs::read_dir(path).map_err(|e| io("list", path, e))?;
+        let files = names.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_data));
+        let used = files.map(|file| file.metadata().map_or(0, |file| file.len())).sum();
         Ok(whole.saturating_sub(log).max(used).min(FLASH_MAX))
     }
 
@@ -329,9 +339,15 @@ fn available_bytes(path: &Path) -> Result<u64> {
     Ok(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
+/// Whether `name` is a file that an engine keeps values in.
+fn is_data(name: &str) -> bool {
+    name == VALUES_NAME || tierdb_table::file_number(name).is_some()
+}
+
 /// Whether `name` is a file that a store being created may have made.
 fn own_file(name: &str) -> bool {
     let logged = tierdb_log::LoggedOptions::new(0).file_names();
-    [POOL_NAME, VALUES_NAME, checkpoint::RECORD_NAME, repair::REPORT_NAME].contains(&name)
+    is_data(name)
+        || [POOL_NAME, checkpoint::RECORD_NAME, repair::REPORT_NAME].contains(&name)
         || logged.iter().any(|own| own == name)
 }

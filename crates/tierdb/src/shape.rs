@@ -3,7 +3,7 @@
 //! A mapped pool is the fast tier. A logged pool lives in DRAM and needs two files on a block device: the log
 //! ring, and the image with room for a second copy of every page, so that a checkpoint never overwrites the last.
 
-use crate::config::{Config, FastKind, drain_latency_ns, unknown_device};
+use crate::config::{Config, EngineKind, FastKind, drain_latency_ns, unknown_device};
 use crate::identity::{Mode, Shape};
 use crate::tiers::PROBE_NAME;
 use std::path::Path;
@@ -44,18 +44,31 @@ pub(crate) fn decide(config: &Config, capacity: u64, memory: u64, least_pool: u6
         Some(tier) => mode_of(tier.kind, &tier.path)?,
     };
     let shape = match mode {
-        Mode::Byte | Mode::Emulated => {
-            Shape { mode, pool_len: whole_pages(capacity.saturating_sub(RESERVE)), log_len: 0 }
-        }
+        Mode::Byte | Mode::Emulated => Shape {
+            engine: config.engine,
+            mode,
+            pool_len: whole_pages(capacity.saturating_sub(RESERVE)),
+            log_len: 0,
+        },
         Mode::Block => {
             let log_len = log_len(capacity, memory);
             // The pool's image and table take 2 and 1/32 of it.
             let room = capacity.saturating_sub(log_len + RESERVE) / 65 * 32;
-            Shape { mode, pool_len: whole_pages((memory / POOL_MEMORY_SHARE).min(room)), log_len }
+            Shape {
+                engine: config.engine,
+                mode,
+                pool_len: whole_pages((memory / POOL_MEMORY_SHARE).min(room)),
+                log_len,
+            }
         }
         Mode::OneDirectory => {
             let wanted = (memory / POOL_MEMORY_SHARE).min(capacity / POOL_CAPACITY_SHARE).max(least_pool);
-            Shape { mode, pool_len: whole_pages(wanted), log_len: log_len(capacity, memory) }
+            Shape {
+                engine: config.engine,
+                mode,
+                pool_len: whole_pages(wanted),
+                log_len: log_len(capacity, memory),
+            }
         }
     };
     Ok(shape)
@@ -110,6 +123,11 @@ fn probe(path: &Path) -> Result<()> {
 
 /// Refuses a configuration that disagrees with what was fixed when the store was created.
 pub(crate) fn agree(config: &Config, shape: &Shape, fast_capacity: Option<u64>) -> Result<()> {
+    if config.engine != EngineKind::default() && config.engine != shape.engine {
+        return Err(Error::invalid(
+            "engine was fixed when the store was created; to change it, make a checkpoint and restore it",
+        ));
+    }
     let Some(tier) = config.fast.first() else { return Ok(()) };
     let fixed = |what: &str, was: &str| {
         Err(Error::invalid(format!(
@@ -180,7 +198,8 @@ mod tests {
 
     #[test]
     fn what_was_fixed_at_creation_cannot_be_configured_away() {
-        let shape = Shape { mode: Mode::Block, pool_len: 4 << 20, log_len: LOG_MIN };
+        let shape =
+            Shape { engine: EngineKind::Valuelog, mode: Mode::Block, pool_len: 4 << 20, log_len: LOG_MIN };
         let config = |kind, mib| {
             Config::one_directory("a").with_fast(FastTier::new("b", ByteSize::mib(mib)).with_kind(kind))
         };

@@ -10,7 +10,12 @@ fn identity() -> Identity {
         generation: 1,
         created: 1_700_000_000,
         capacity: 64 << 30,
-        shape: Shape { mode: Mode::Block, pool_len: 512 << 20, log_len: 128 << 20 },
+        shape: Shape {
+            engine: EngineKind::Valuelog,
+            mode: Mode::Block,
+            pool_len: 512 << 20,
+            log_len: 128 << 20,
+        },
         role: TierRole::Flash,
         state: State::Ready,
         number: 1,

@@ -1,12 +1,14 @@
 //! Every state that directories can be in when a store is opened, on simulated devices.
 
 use super::*;
+use crate::config::EngineKind;
 use crate::identity::Mode;
 use tierdb_base::ErrorKind;
 use tierdb_device::{AlignedBuf, BlockFile, OpenMode};
 use tierdb_sim::{SimDir, World};
 
-pub(super) const SHAPE: Shape = Shape { mode: Mode::Block, pool_len: 4 << 20, log_len: 1 << 20 };
+pub(super) const SHAPE: Shape =
+    Shape { engine: EngineKind::Valuelog, mode: Mode::Block, pool_len: 4 << 20, log_len: 1 << 20 };
 /// Stands for the files of the engine.
 pub(super) const ENGINE_FILE: &str = "values";
 

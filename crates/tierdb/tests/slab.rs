@@ -1,0 +1,73 @@
+//! The slab engine through the facade, on real directories, in each mode that every machine has.
+
+use std::path::Path;
+use tierdb::{ByteSize, Config, Db, EngineKind, ErrorKind, FastKind, FastTier, FlashTier};
+
+fn config(dir: &Path, fast: Option<FastKind>) -> Config {
+    let mut config = Config::new()
+        .with_engine(EngineKind::Slab)
+        .with_memory(ByteSize::mib(64))
+        .with_flash(FlashTier::new(dir.join("flash")).with_capacity(ByteSize::mib(256)));
+    if let Some(kind) = fast {
+        config = config.with_fast(FastTier::new(dir.join("fast"), ByteSize::mib(128)).with_kind(kind));
+    }
+    config
+}
+
+fn value(number: u32) -> Vec<u8> {
+    vec![number as u8; 1 + number as usize % 900]
+}
+
+fn check(db: &Db) {
+    assert_eq!(db.stats().engine, "slab");
+    let found: Vec<_> = db.iter().expect("iter").map(|entry| entry.expect("entry")).collect();
+    assert_eq!(found.len(), 1 + (0..2000).filter(|n| n % 3 != 0 && !(500..700).contains(n)).count());
+    for number in 0..2000u32 {
+        let expected = (number % 3 != 0 && !(500..700).contains(&number)).then(|| value(number + 1));
+        let found = db.get(format!("key{number:05}")).expect("get");
+        assert_eq!(found.map(|value| value.into_vec()), expected, "key {number}");
+    }
+    assert_eq!(db.get("large").expect("get").expect("there").len(), 3 << 20);
+    assert!(db.verify().expect("verify").is_clean());
+}
+
+#[test]
+fn a_slab_store_keeps_what_it_was_given_in_every_mode() {
+    for fast in [None, Some(FastKind::Block), Some(FastKind::Emulated)] {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let config = config(dir.path(), fast);
+        let db = Db::open_config(&config).expect("create");
+        for number in 0..2000u32 {
+            db.put(format!("key{number:05}"), value(number)).expect("put");
+        }
+        db.put("large", vec![7; 3 << 20]).expect("put");
+        db.engine().flush().expect("flush");
+        for number in 0..2000u32 {
+            let key = format!("key{number:05}");
+            if number % 3 == 0 { db.delete(key) } else { db.put(key, value(number + 1)) }.expect("write");
+        }
+        let removed = db.delete_range("key00500".."key00700").expect("delete_range");
+        assert_eq!(removed, (500..700).filter(|n| n % 3 != 0).count() as u64);
+        check(&db);
+        drop(db);
+        // The engine is known from the store; the configuration need not say it.
+        let mut unsaid = config.clone();
+        unsaid.engine = EngineKind::default();
+        let db = Db::open_existing_config(&unsaid).expect("open");
+        check(&db);
+        db.close().expect("close");
+        assert!(tierdb::verify_offline(&config).expect("verify").is_clean());
+    }
+}
+
+#[test]
+fn a_store_is_not_opened_with_another_engine() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let mut config = config(dir.path(), None);
+    config.engine = EngineKind::Valuelog;
+    Db::open_config(&config).expect("create").close().expect("close");
+    config.engine = EngineKind::Slab;
+    let error = Db::open_config(&config).map(drop).expect_err("another engine");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.to_string().contains("engine"), "{error}");
+}
