@@ -7,14 +7,18 @@
 use crate::config::Metric;
 use crate::core::{Core, hash_of};
 use crate::migrate::{Plan, Victims};
-use crate::partition::{Partition, State, bounds};
+use crate::partition::{Bounds, Partition, State, bounds};
+use std::ops::Bound;
+use std::sync::atomic::Ordering;
 use tierdb_base::Seqno;
 use tierdb_device::Dir;
 use tierdb_engine::KeyRange;
 use tierdb_pmem::Pool;
 
-/// Keys of a range that are looked at for the approximate metric.
-const SAMPLE: usize = 256;
+/// Keys of a range that are looked at for the approximate metric, in runs of neighbours. How many there are is known
+/// exactly, by a count that each table keeps.
+const SAMPLE: u64 = 256;
+const RUN: usize = 16;
 
 impl<P: Pool, D: Dir> Core<P, D> {
     /// The best range of `part` for such victims; `None` if no range has any.
@@ -49,8 +53,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     fn score(&self, state: &State<D>, number: usize, victims: Victims) -> f64 {
         let range = state.tables.range_of(number);
-        let Some(bounds) = bounds(&range) else { return 0.0 };
-        let table = &state.tables.tables()[number].table;
+        let table = &state.tables.tables()[number];
+        let fast_keys = table.fast_keys.load(Ordering::Relaxed);
+        let Some(all) = bounds(&range).filter(|_| fast_keys > 0) else { return 0.0 };
         let threshold = self.tracker.threshold(self.pinned_pct());
         let leaves = |key: &[u8], tombstone: bool| match victims {
             Victims::All => true,
@@ -59,22 +64,36 @@ impl<P: Pool, D: Dir> Core<P, D> {
             Victims::None => false,
         };
         let (mut looked_at, mut unpopular, mut overlap) = (0_u64, 0_u64, 0_u64);
-        let entries = state.index.range::<[u8], _>(bounds);
-        let most = if self.options.metric == Metric::ApproxM { SAMPLE } else { usize::MAX };
-        for (key, entry) in entries.take(most) {
-            looked_at += 1;
-            unpopular += u64::from(leaves(key, entry.is_tombstone()));
-            if self.options.metric != Metric::MaxUnpopular {
-                overlap += u64::from(table.locate(key, Seqno::MAX).is_some());
+        let mut look = |bounds: Bounds<'_>, most: usize| {
+            for (key, entry) in state.index.range::<[u8], _>(bounds).take(most) {
+                looked_at += 1;
+                unpopular += u64::from(leaves(key, entry.is_tombstone()));
+                if self.options.metric != Metric::MaxUnpopular {
+                    overlap += u64::from(table.table.locate(key, Seqno::MAX).is_some());
+                }
+            }
+        };
+        if self.options.metric != Metric::ApproxM || fast_keys <= SAMPLE || victims == Victims::Tombstones {
+            look(all, usize::MAX);
+        } else {
+            // Some keys behind each of some places in the table; some from the range's start, lest there be none.
+            let index = table.table.index();
+            look(all, RUN);
+            for _ in 1..SAMPLE as usize / RUN {
+                let from = index.separator(fastrand::usize(..index.blocks()));
+                if range.contains(&from) {
+                    look((Bound::Included(&from), all.1), RUN);
+                }
             }
         }
         if looked_at == 0 {
             return 0.0;
         }
-        let written = (table.footer().keys.saturating_sub(overlap)).max(1);
+        let of_all = |sampled: u64| sampled as f64 / looked_at as f64 * fast_keys as f64;
+        let written = (table.table.footer().keys as f64 - of_all(overlap)).max(1.0);
         match self.options.metric {
-            Metric::MaxUnpopular => unpopular as f64,
-            Metric::ApproxM | Metric::PreciseM => unpopular as f64 / written as f64,
+            Metric::MaxUnpopular => of_all(unpopular),
+            Metric::ApproxM | Metric::PreciseM => of_all(unpopular) / written,
         }
     }
 }

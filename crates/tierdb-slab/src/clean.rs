@@ -17,6 +17,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// As [`Core::migrate`].
     pub fn clean_ranges(&self) -> Result<()> {
         let _cleaning = self.work.cleaning.lock();
+        let _parts = self.work.dividing.read();
         let parts = self.router.read().parts.clone();
         let oldest = self.snapshots.list().first().copied().unwrap_or(Seqno::MAX);
         let mut wanted: Vec<Arc<RangeTombstone>> = Vec::new();

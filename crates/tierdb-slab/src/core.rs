@@ -1,5 +1,6 @@
 //! What the parts of an engine share, and how a key becomes a value.
 
+use crate::cache::Cache;
 use crate::commit::CommitSlots;
 use crate::config::Options;
 use crate::counters::Counters;
@@ -8,6 +9,7 @@ use crate::heap::Heap;
 use crate::layout::SEQNO_LIMIT;
 use crate::lost::Lost;
 use crate::partition::{Entry, Partition, RangeTombstone, State};
+use crate::read_trigger::ReadTrigger;
 use crate::snapshots::Snapshots;
 use crate::tracker::{Tier, Tracker};
 use crate::work::Work;
@@ -19,7 +21,10 @@ use tierdb_device::{Cause, Dir, Meter};
 use tierdb_engine::{Latencies, Value};
 use tierdb_pmem::{Lsn, PersistenceDomain, Pool, seal};
 use tierdb_sync::CommitClock;
+use tierdb_table::Found;
 
+/// The workload is looked at once in so many reads.
+const LOOK_AT_READS: u32 = 1024;
 /// Seqnos by which the persistent limit is raised.
 const SEQNO_STEP: u64 = 1 << STEP_BITS;
 /// Of the limit on media, in units of 2 to this.
@@ -58,6 +63,8 @@ pub struct Core<P: Pool, D: Dir> {
     pub clock: CommitClock,
     pub snapshots: Snapshots,
     pub tracker: Tracker,
+    pub cache: Cache,
+    pub read_trigger: ReadTrigger,
     pub lost: Lost,
     pub counters: Counters,
     pub latencies: Latencies,
@@ -135,6 +142,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// The value of `key` as of now.
     pub fn get(&self, key: &[u8]) -> Result<Option<Value>> {
+        if fastrand::u32(..LOOK_AT_READS) == 0 {
+            self.look_at_reads();
+        }
         self.get_as_of(key, Seqno::MAX)
     }
 
@@ -170,21 +180,59 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     fn get_on_flash(&self, on_flash: &OnFlash<D>, key: &[u8], seqno: Seqno) -> Result<Option<Value>> {
-        let found =
-            on_flash.tables.get(key, seqno, Cause::Foreground).map_err(|error| error.with_key(key))?;
+        let live = on_flash.tables.find(key);
+        let table = live.map(|live| &live.table);
+        let hash = hash_of(key);
+        let note = || {
+            let popularity = self.tracker.touch(hash, Tier::Flash);
+            if let Some(live) = live.filter(|_| popularity.is_some()) {
+                live.hot_reads.fetch_add(1, Ordering::Relaxed);
+            }
+            popularity
+        };
+        // A value is cached only if it is the newest in its table, and was not removed with a range: what no
+        // range tombstone, no damage and no snapshot can make another one.
+        let plain = seqno == Seqno::MAX && on_flash.ranges.is_empty() && self.lost.is_empty();
+        let cached = table.filter(|_| plain).and_then(|table| self.cache.get(table.number(), key, hash));
+        if let Some(value) = cached {
+            self.counters.cache_hits.add(1);
+            note();
+            return Ok(Some(value));
+        }
+        let found = table.map_or(Ok(None), |table| table.get(key, seqno, Cause::Foreground));
+        let found = found.map_err(|error| error.with_key(key))?;
         let version = found.as_ref().map(|found| found.seqno);
         self.lost.check(&self.heap, key, version)?;
-        let Some(found) = found else {
+        let Some(Found { seqno: version, value: Some(value) }) = found else {
             self.counters.misses.add(1);
             return Ok(None);
         };
         self.counters.flash_hits.add(1);
-        if on_flash.is_removed(key, found.seqno, seqno) {
+        if on_flash.is_removed(key, version, seqno) {
             return Ok(None);
         }
-        if found.value.is_some() {
-            self.tracker.touch(hash_of(key), Tier::Flash);
-        }
-        Ok(found.value.map(Value::from))
+        let popularity = note();
+        Ok(Some(match live {
+            Some(live) if plain => {
+                self.promote_read(live, key, version, &value, popularity);
+                self.cache.insert(live.table.number(), key, hash, value)
+            }
+            _ => Value::from(value),
+        }))
+    }
+
+    /// Gives the object cache what the rest of the memory budget leaves, and says whether the index takes too much.
+    pub fn settle_memory(&self) {
+        let parts = self.memory_parts();
+        let rest: u64 =
+            parts.iter().filter(|(name, _)| *name != "object cache").map(|(_, bytes)| bytes).sum();
+        self.cache.set_capacity(self.options.memory.saturating_sub(rest));
+        // Of these, less is left when keys go to flash.
+        let index: u64 = parts
+            .iter()
+            .filter(|(name, _)| ["pool image", "index"].contains(name))
+            .map(|(_, bytes)| bytes)
+            .sum();
+        self.work.over_memory.store(index > self.options.memory / 4 * 3, Ordering::Relaxed);
     }
 }

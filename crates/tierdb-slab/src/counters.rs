@@ -13,6 +13,8 @@ pub struct Counters {
     pub user_bytes: Counter,
     /// Reads that the fast tier answered.
     pub fast_hits: Counter,
+    /// Reads of keys on flash that the object cache answered.
+    pub cache_hits: Counter,
     /// Reads that flash answered.
     pub flash_hits: Counter,
     /// Reads of keys that are not there.
@@ -25,6 +27,8 @@ pub struct Counters {
     pub demoted: Counter,
     /// Keys that were copied to the fast tier.
     pub promoted: Counter,
+    /// Copies of what flash has that were dropped.
+    pub dropped_copies: Counter,
     pub tables_written: Counter,
     pub tables_replaced: Counter,
     /// Entries written to tables.

@@ -47,6 +47,7 @@ impl<P: Pool, D: Dir> SlabStore<P, D> {
     }
 
     fn start(core: Core<P, D>) -> Result<Self> {
+        core.settle_memory();
         let core = Arc::new(core);
         let threads = Mutex::new(work::start(&core)?);
         Ok(SlabStore { core, threads })
@@ -88,9 +89,9 @@ impl<P: Pool, D: Dir> Drop for Pin<P, D> {
         if !core.snapshots.close(self.seqno, || core.clock.release_snapshot()) {
             return;
         }
-        let parts = core.router.read().parts.clone();
+        let router = core.router.read();
         let mut has_ranges = false;
-        for part in parts {
+        for part in &router.parts {
             let state = part.read();
             has_ranges |= !state.ranges.is_empty();
             if state.old.is_empty() {

@@ -12,7 +12,7 @@ use tierdb_base::{Error, Result, Seqno, TierRole};
 use tierdb_device::{Cause, Dir, Meter};
 use tierdb_engine::{FlashTier, KeyRange};
 use tierdb_table::{
-    Chain, Direction, EntryRef, Found, ReadAhead, Table, TableDir, TableIter, Writer, WriterOptions,
+    Chain, Direction, EntryRef, ReadAhead, Table, TableDir, TableIter, Writer, WriterOptions,
 };
 
 /// Kept free for migrations that free space: this, or a quarter of a directory.
@@ -181,12 +181,17 @@ pub struct LiveTable<D: Dir> {
     obsolete: AtomicBool,
     /// Ranges removed by writes up to this one have nothing left in it. Not stored.
     cleaned: Seqno,
+    /// Keys of its range that are on the fast tier; under the partition's lock.
+    pub fast_keys: AtomicU64,
+    /// Reads of popular keys that it answered since it was written.
+    pub hot_reads: AtomicU64,
 }
 
 impl<D: Dir> LiveTable<D> {
     fn new(flash: Arc<Flash<D>>, dir: u32, table: Table<D::File>, slots: Slots, cleaned: Seqno) -> Self {
-        let (damaged, obsolete) = Default::default();
-        LiveTable { flash, dir, table: Arc::new(table), slots, damaged, obsolete, cleaned }
+        let (damaged, obsolete, fast_keys, hot_reads) = Default::default();
+        let table = Arc::new(table);
+        LiveTable { flash, dir, table, slots, damaged, obsolete, cleaned, fast_keys, hot_reads }
     }
 
     /// Whether it may hold versions of keys of `range` that were removed by write `seqno`.
@@ -256,7 +261,7 @@ impl<D: Dir> TableSet<D> {
     }
 
     /// The table whose key range holds `key`.
-    fn find(&self, key: &[u8]) -> Option<&Arc<LiveTable<D>>> {
+    pub fn find(&self, key: &[u8]) -> Option<&Arc<LiveTable<D>>> {
         let after = self.0.partition_point(|table| table.smallest() <= key);
         self.0[..after].last().filter(|table| key <= table.largest())
     }
@@ -264,14 +269,6 @@ impl<D: Dir> TableSet<D> {
     /// Whether a table may hold a version of `key`. Reads nothing.
     pub fn may_hold(&self, key: &[u8]) -> bool {
         self.find(key).is_some_and(|table| table.table.locate(key, Seqno::MAX).is_some())
-    }
-
-    /// The newest version of `key` that is not newer than `seqno`.
-    ///
-    /// # Errors
-    /// `Io`, `Corrupt`.
-    pub fn get(&self, key: &[u8], seqno: Seqno, cause: Cause) -> Result<Option<Found>> {
-        self.find(key).map_or(Ok(None), |table| table.table.get(key, seqno, cause))
     }
 
     /// The keys for which table `number` is merged: from its smallest up to the smallest of the next; the first one's
@@ -283,6 +280,16 @@ impl<D: Dir> TableSet<D> {
             start: start.map_or(Bound::Unbounded, Bound::Included),
             end: bound(number + 1).map_or(Bound::Unbounded, Bound::Excluded),
         }
+    }
+
+    /// The number of the table in whose range `key` is ([`TableSet::range_of`]). There is a table.
+    pub fn number_of(&self, key: &[u8]) -> usize {
+        self.0.partition_point(|table| table.smallest() <= key).saturating_sub(1)
+    }
+
+    /// The table in whose range `key` is, if there is any.
+    pub fn range_holder(&self, key: &[u8]) -> Option<&Arc<LiveTable<D>>> {
+        self.0.get(self.number_of(key))
     }
 
     /// The tables that have keys in `range`.

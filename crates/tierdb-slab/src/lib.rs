@@ -1,13 +1,15 @@
 //! The slab engine: PrismDB (ASPLOS 2023) with a full crash and correctness contract.
 //!
 //! Read in this order: [`config`], then `layout`, `slabs` and `record` (what is on the fast tier), `heap` and `commit`
-//! (how it changes), `flash` (what is on flash), `partition` and `core` (what is known in DRAM), `write`, `batch`
-//! and `cursor` (operations), `tracker`, `choose` and `migrate` (what moves between the tiers), `clean` and
-//! `tidy` (what else frees space), `work` (who does it), `recover`.
+//! (how it changes), `flash` (what is on flash), `partition`, `cache` and `core` (what is in
+//! DRAM), `write`, `batch`
+//! and `cursor` (operations), `tracker`, `choose`, `migrate`, `promote` and `read_trigger` (what moves between the tiers), `clean` and
+//! `tidy` (what else frees space), `work` (who does it), `divide`, `recover`.
 
 #![forbid(unsafe_code)]
 
 mod batch;
+mod cache;
 mod choose;
 mod clean;
 mod commit;
@@ -15,6 +17,7 @@ pub mod config;
 mod core;
 mod counters;
 mod cursor;
+mod divide;
 mod engine;
 mod flash;
 mod heap;
@@ -22,6 +25,8 @@ mod layout;
 mod lost;
 mod migrate;
 mod partition;
+mod promote;
+mod read_trigger;
 mod record;
 mod recover;
 mod slabs;

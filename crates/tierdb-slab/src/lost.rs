@@ -20,6 +20,11 @@ impl Lost {
         Lost { any: AtomicBool::new(!slots.is_empty()), slots: RwLock::new(slots) }
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        !self.any.load(Ordering::Acquire)
+    }
+
     /// Their places.
     pub fn places(&self) -> Vec<u64> {
         self.slots.read().iter().map(|(at, _)| *at).collect()

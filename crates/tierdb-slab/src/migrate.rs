@@ -22,6 +22,7 @@ use crate::core::{Core, hash_of};
 use crate::flash::{Limit, LiveTable, NewTable, TableBuilder, TableSet};
 use crate::heap::{NewRecord, Slots};
 use crate::partition::{Entry, Partition, RangeTombstone, State, bounds};
+use crate::promote::Promotion;
 use crate::record::Kind;
 use crate::slabs::Purpose;
 use crate::tracker::Tier;
@@ -135,13 +136,6 @@ impl<S: Source> Source for WithoutRemoved<S> {
     }
 }
 
-/// A popular key found in a table, with its version.
-struct Promotion {
-    key: Vec<u8>,
-    seqno: Seqno,
-    value: Vec<u8>,
-}
-
 /// What the merge of a range made.
 struct Merged<D: Dir> {
     tables: Vec<NewTable<D>>,
@@ -185,7 +179,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             self.replace_tables(part, &tables, merged).map(|promotions| {
                 let mut migrated = self.free_victims(part, &victims, &damaged.borrow());
                 migrated.tables = tables.len() as u64;
-                promotions.into_iter().for_each(|promotion| self.promote(part, promotion));
+                promotions.into_iter().for_each(|promotion| self.promote(part, promotion, None));
                 migrated
             })
         });
@@ -266,7 +260,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut builder = TableBuilder::new(&self.flash, limit, Cause::Migration, &number);
         let (mut promotions, mut last_key) = (Vec::new(), Vec::new());
         let threshold = self.tracker.threshold(self.pinned_pct());
-        let mut promotion_room = if promote { self.promotion_room(old_bytes) } else { 0 };
+        let mut promotion_room = if promote { self.promotion_room(victim_bytes) } else { 0 };
         loop {
             kept.advance()?;
             let Some(entry) = kept.entry() else { break };
@@ -341,7 +335,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let mut state = part.write();
             let replaced = |table: &Arc<LiveTable<D>>| old.iter().any(|old| Arc::ptr_eq(old, table));
             let tables = state.tables.tables().iter().filter(|table| !replaced(table)).cloned().chain(live);
-            state.tables = Arc::new(TableSet::new(tables.collect()));
+            let tables = TableSet::new(tables.collect());
+            state.set_tables(tables);
         }
         // The old tables' files go only when nothing can bring their records back.
         heap.pool.wait(heap.pool.lsn())?;
@@ -353,7 +348,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// Frees the slots of those victims whose version is still the newest.
-    fn free_victims(
+    pub fn free_victims(
         &self,
         part: &Partition<D>,
         victims: &[(Box<[u8]>, Entry)],
@@ -386,38 +381,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         migrated
     }
 
-    /// Copies a version that only flash has to the fast tier, if it still is the newest and there is room.
-    fn promote(&self, part: &Partition<D>, promotion: Promotion) {
-        let heap = &self.heap;
-        let Promotion { key, seqno, value } = promotion;
-        if heap.pool.admit(heap.admit_bytes(key.len(), value.len())).is_err() {
-            return;
-        }
-        let state = &mut *part.write();
-        let removed = state.ranges.iter().any(|range| range.removes(&key, seqno, Seqno::MAX));
-        if removed || state.index.contains_key(&*key) || self.lost.hides(&key, Some(seqno)).is_some() {
-            return;
-        }
-        let mut stage = Stage::new(&*heap.pool);
-        state.stage_retired(heap, &mut stage);
-        let record = NewRecord { kind: Kind::Value, seqno, key: &key, value: &value };
-        let written = heap.write(&mut stage, &record, Purpose::Value);
-        let drained = stage.drain();
-        state.release_retired(heap);
-        let Some(written) = written else { return };
-        drained.publish(written.commit.0, written.commit.1);
-        heap.pool.fence();
-        let long = !written.slots.parts.is_empty();
-        state.insert(&key, Entry::new(written.slots.at, seqno, false, long).clean());
-        self.tracker.moved(hash_of(&key), Tier::Fast);
-        self.counters.promoted.add(1);
-    }
-
-    /// Bytes of records that a migration of tables of `old_bytes` may copy to the fast tier.
-    fn promotion_room(&self, old_bytes: u64) -> u64 {
+    /// Bytes of records that a migration may copy to the fast tier, if `victim_bytes` leave it: half of these, and what
+    /// is free above the low watermark.
+    fn promotion_room(&self, victim_bytes: u64) -> u64 {
         let slabs = &self.heap.slabs;
         let low = slabs.capacity() / 100 * u64::from(100 - self.options.low_pct);
-        slabs.free_bytes().saturating_sub(low).min(old_bytes)
+        victim_bytes / 2 + slabs.free_bytes().saturating_sub(low)
     }
 
     /// The share of the tracked keys that stay, in percent.
@@ -441,6 +410,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// # Errors
     /// As [`Core::migrate`].
     pub fn join_tables(&self) -> Result<()> {
+        let _parts = self.work.dividing.read();
         let parts = self.router.read().parts.clone();
         for part in &parts {
             let _migration = part.migration.lock();

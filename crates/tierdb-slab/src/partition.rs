@@ -11,7 +11,7 @@
 use crate::flash::TableSet;
 use crate::heap::{Heap, Slots};
 use parking_lot::{Mutex, RwLock};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -116,6 +116,8 @@ pub struct State<D: Dir> {
     limbo: Vec<Slots>,
     /// The keys that are being migrated, and may soon be on flash.
     pub migrating: Option<KeyRange>,
+    /// Copies of what flash has, in the order they were made; some may be gone or replaced.
+    pub copies: VecDeque<(Box<[u8]>, Entry)>,
     /// What is on flash.
     pub tables: Arc<TableSet<D>>,
     /// Ranges that were removed; some version below may be left in `tables`.
@@ -146,6 +148,7 @@ impl<D: Dir> Partition<D> {
                 old: BTreeMap::new(),
                 retired: Vec::new(),
                 limbo: Vec::new(),
+                copies: VecDeque::new(),
                 migrating: None,
                 tables: Arc::new(tables),
                 ranges,
@@ -224,6 +227,25 @@ impl<D: Dir> State<D> {
         }
     }
 
+    /// Puts `tables` in place, and counts the keys of those that are new or have another range than before.
+    pub fn set_tables(&mut self, tables: TableSet<D>) {
+        let before = std::mem::replace(&mut self.tables, Arc::new(tables));
+        for (number, table) in self.tables.tables().iter().enumerate() {
+            let range = self.tables.range_of(number);
+            let was = before.number_of(table.smallest());
+            let same = before.tables().get(was).is_some_and(|old| Arc::ptr_eq(old, table));
+            if !same || before.range_of(was) != range {
+                let keys = bounds(&range).map_or(0, |bounds| self.index.range::<[u8], _>(bounds).count());
+                table.fast_keys.store(keys as u64, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The index was taken away.
+    pub fn forget_counts(&mut self) {
+        (self.key_bytes, self.tombstones) = (0, 0);
+    }
+
     /// The migration is over.
     pub fn end_migration<P: Pool>(&mut self, heap: &Heap<P>) {
         self.migrating = None;
@@ -245,6 +267,9 @@ impl<D: Dir> State<D> {
         let before = match self.index.get_mut(key) {
             Some(current) => Some(std::mem::replace(current, entry)),
             None => {
+                if let Some(table) = self.tables.range_holder(key) {
+                    table.fast_keys.fetch_add(1, Ordering::Relaxed);
+                }
                 self.key_bytes += key.len() as u64;
                 self.index.insert(key.into(), entry)
             }
@@ -256,6 +281,9 @@ impl<D: Dir> State<D> {
     /// `key` has no version on the fast tier any more.
     pub fn remove(&mut self, key: &[u8]) -> Option<Entry> {
         let before = self.index.remove(key)?;
+        if let Some(table) = self.tables.range_holder(key) {
+            table.fast_keys.fetch_sub(1, Ordering::Relaxed);
+        }
         self.key_bytes -= key.len() as u64;
         self.tombstones -= u64::from(before.is_tombstone());
         Some(before)

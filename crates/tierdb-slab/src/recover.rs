@@ -9,15 +9,18 @@
 //! 6. The key space is divided: partitions are rebuilt with about as many keys each.
 
 use crate::batch::decode_range;
+use crate::cache::Cache;
 use crate::commit::CommitSlots;
 use crate::config::Options;
 use crate::core::{Core, Router, STEP_BITS};
 use crate::counters::Counters;
-use crate::flash::{Flash, LiveTable, TableRecord, TableSet};
+use crate::divide::divide;
+use crate::flash::{Flash, TableRecord, TableSet};
 use crate::heap::{Heap, Slots};
 use crate::layout::{Layout, SEQNO_LIMIT};
 use crate::lost::Lost;
 use crate::partition::{Entry, Partition, RangeTombstone};
+use crate::read_trigger::ReadTrigger;
 use crate::record::{Head, Kind};
 use crate::slabs::{Commit, Mark, Slabs};
 use crate::snapshots::Snapshots;
@@ -64,8 +67,9 @@ fn core_of<P: Pool, D: Dir>(
     last: Seqno,
     lost: Lost,
 ) -> Core<P, D> {
-    // A tenth of the memory, 4 bytes a key.
-    let tracked = (options.memory / 10 / 4).clamp(1 << 10, 1 << 28);
+    // About as many keys as half of the fast tier holds of 1 KiB, within a tenth of the memory at 4 bytes a key: most
+    // of what is tracked is pinned, and what is pinned must fit.
+    let tracked = (heap.pool.len() / 2048).min(options.memory / 10 / 4).max(1 << 10);
     Core {
         commits: CommitSlots::new(),
         router: RwLock::new(router),
@@ -75,6 +79,8 @@ fn core_of<P: Pool, D: Dir>(
         clock: CommitClock::new(last),
         snapshots: Snapshots::default(),
         tracker: Tracker::new(tracked),
+        cache: Cache::new(),
+        read_trigger: ReadTrigger::new(),
         lost,
         counters: Counters::default(),
         latencies: Latencies::new(),
@@ -278,44 +284,4 @@ impl Sorted {
         }
         Ok(())
     }
-}
-
-/// Divides the key space so that each of at most `wanted` partitions has about as many keys, and none cuts a table.
-pub fn divide<D: Dir>(
-    newest: Vec<(Box<[u8]>, Entry)>,
-    tables: Vec<Arc<LiveTable<D>>>,
-    ranges: Vec<Arc<RangeTombstone>>,
-    wanted: u32,
-) -> Router<D> {
-    // Places to cut: keys of the fast tier, and tables, each as heavy as the keys it has.
-    let mut weights: Vec<(&[u8], u64)> = newest.iter().map(|(key, _)| (&**key, 1)).collect();
-    weights.extend(tables.iter().map(|table| (table.smallest(), table.table.footer().keys)));
-    weights.sort();
-    let total: u64 = weights.iter().map(|(_, weight)| weight).sum();
-    let mut bounds: Vec<Box<[u8]>> = Vec::new();
-    let mut passed = 0;
-    for (key, weight) in weights {
-        let due = total * (bounds.len() as u64 + 1) / u64::from(wanted);
-        if passed >= due.max(1) && bounds.len() + 1 < wanted as usize {
-            let inside = tables.iter().find(|table| table.smallest() < key && key <= table.largest());
-            let bound: Box<[u8]> = inside.map_or(key, |table| table.smallest()).into();
-            if bounds.last().is_none_or(|last| *last < bound) {
-                bounds.push(bound);
-            }
-        }
-        passed += weight;
-    }
-    let part_of = |key: &[u8]| bounds.partition_point(|bound| **bound <= *key);
-    let mut part_tables: Vec<Vec<Arc<LiveTable<D>>>> = (0..=bounds.len()).map(|_| Vec::new()).collect();
-    for table in tables {
-        part_tables[part_of(table.smallest())].push(table);
-    }
-    let parts: Vec<Arc<Partition<D>>> = part_tables
-        .into_iter()
-        .map(|tables| Arc::new(Partition::new(TableSet::new(tables), ranges.clone())))
-        .collect();
-    for (key, entry) in newest {
-        parts[part_of(&key)].write().insert(&key, entry);
-    }
-    Router { bounds, parts }
 }

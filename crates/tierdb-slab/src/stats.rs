@@ -27,6 +27,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             ("table indexes and filters", tables),
             ("slot maps", self.heap.slabs.memory_bytes()),
             ("tracker", self.tracker.memory_bytes()),
+            ("object cache", self.cache.stats().bytes),
         ]
     }
 
@@ -70,6 +71,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             memory: self.memory_parts(),
             memory_budget: self.options.memory,
             tiers,
+            cache: self.cache.stats(),
             write_buffer_hits: c.fast_hits.get(),
             user_bytes_written: c.user_bytes.get(),
             operations: vec![
@@ -87,6 +89,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("keys_flash", flash_keys),
                 ("tables", tables),
                 ("reads_fast", c.fast_hits.get()),
+                ("reads_cached", c.cache_hits.get()),
                 ("reads_flash", c.flash_hits.get()),
                 ("reads_missing", c.misses.get()),
                 ("tracked_clock_0", clocks[0]),
@@ -99,6 +102,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("migrations", c.migrations.get()),
                 ("demoted_keys", c.demoted.get()),
                 ("promoted_keys", c.promoted.get()),
+                ("dropped_copies", c.dropped_copies.get()),
                 ("tables_written", c.tables_written.get()),
                 ("tables_replaced", c.tables_replaced.get()),
                 ("table_entries_written", c.entries_written.get()),
@@ -107,7 +111,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("lost_records", self.lost.places().len() as u64),
             ],
             poisoned: self.latch.check().err().map(|error| error.to_string()),
-            ..Stats::default()
         }
     }
 }

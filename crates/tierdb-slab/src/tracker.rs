@@ -89,7 +89,8 @@ impl Tracker {
     }
 
     /// The key with this hash was read from `tier`: it gets the highest clock value, or is tracked with the lowest.
-    pub fn touch(&self, hash: u64, tier: Tier) {
+    /// Returns how popular it was before.
+    pub fn touch(&self, hash: u64, tier: Tier) -> Popularity {
         let (number, set) = self.set_of(hash);
         let print = Self::print_of(hash);
         let place = if tier == Tier::Flash { ON_FLASH } else { 0 };
@@ -98,13 +99,13 @@ impl Tracker {
             if was != now {
                 self.change(cell, was, now);
             }
-            return;
+            return Some(clock_of(was));
         }
         let new = print | place;
         if let Some(cell) = set.iter().find(|cell| cell.load(Ordering::Relaxed) == 0)
             && self.change(cell, 0, new)
         {
-            return;
+            return None;
         }
         // Each clock value is passed three times at the most.
         for _ in 0..=WAYS * usize::from(HOT) {
@@ -112,10 +113,11 @@ impl Tracker {
             let was = set[hand].load(Ordering::Relaxed);
             if clock_of(was) == 0 {
                 self.change(&set[hand], was, new);
-                return;
+                break;
             }
             self.change(&set[hand], was, was - (1 << CLOCK_SHIFT));
         }
+        None
     }
 
     /// The key with this hash went to `tier`.
@@ -197,8 +199,12 @@ mod tests {
     fn what_is_read_again_stays_and_what_is_read_once_goes() {
         let tracker = Tracker::new(1024);
         for round in 0..20 {
-            (0..200).for_each(|key| tracker.touch(hash(key), Tier::Fast));
-            (0..400).for_each(|key| tracker.touch(hash(1000 + round * 400 + key), Tier::Flash));
+            for key in 0..200 {
+                tracker.touch(hash(key), Tier::Fast);
+            }
+            for key in 0..400 {
+                tracker.touch(hash(1000 + round * 400 + key), Tier::Flash);
+            }
         }
         let kept = (0..200).filter(|key| tracker.popularity(hash(*key)).is_some()).count();
         assert!(kept > 190, "{kept} of 200");

@@ -42,6 +42,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// # Errors
     /// None but those of the check itself.
     pub fn verify(&self) -> Result<VerifyReport> {
+        let _parts = self.work.dividing.read();
         let mut report = VerifyReport::default();
         for at in self.lost.places() {
             report.damage.push(damage(&self.heap.damaged(at), None));

@@ -7,10 +7,10 @@ use crate::core::Core;
 use crate::migrate::{Migrated, Plan, Victims};
 use crate::partition::Partition;
 use crate::slabs::Purpose;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tierdb_base::{Error, ErrorKind, Result};
 use tierdb_device::Dir;
@@ -19,6 +19,8 @@ use tierdb_pmem::{Pool, Stage};
 
 /// Longest time a grouped write stays volatile.
 const GROUP_DELAY: Duration = Duration::from_millis(5);
+/// Memory and balance are looked at once in so many writes.
+const LOOK_AGAIN: u32 = 256;
 /// Longest time for which a writer is held back when little is free.
 const PACE: Duration = Duration::from_micros(500);
 
@@ -36,6 +38,12 @@ pub struct Work {
     pub cleaning: Mutex<()>,
     /// Held by whoever empties slabs.
     pub tidying: Mutex<()>,
+    /// Read by whoever works on whole partitions, written by whoever divides the key space.
+    pub dividing: RwLock<()>,
+    /// Keys of the store when it was divided last.
+    pub divided_at: AtomicU64,
+    /// Whether the index takes more memory than it may.
+    pub over_memory: AtomicBool,
 }
 
 #[derive(Default)]
@@ -63,6 +71,9 @@ impl Work {
             cleaning_wanted: AtomicBool::new(false),
             cleaning: Mutex::new(()),
             tidying: Mutex::new(()),
+            dividing: RwLock::new(()),
+            divided_at: AtomicU64::new(0),
+            over_memory: AtomicBool::new(false),
         }
     }
 
@@ -71,7 +82,8 @@ impl Work {
         self.background == Background::Inline
     }
 
-    fn want_space(&self) {
+    /// Asks for a round of migration.
+    pub fn want_space(&self) {
         let mut state = self.state.lock();
         if !state.want_space {
             state.want_space = true;
@@ -117,18 +129,25 @@ impl Work {
 }
 
 impl<P: Pool, D: Dir> Core<P, D> {
-    fn free_target(&self, fill_pct: u8) -> u64 {
+    /// Bytes that are free at this fill.
+    pub fn free_target(&self, fill_pct: u8) -> u64 {
         self.heap.slabs.capacity() / 100 * u64::from(100 - fill_pct)
     }
 
-    fn is_over(&self, fill_pct: u8) -> bool {
+    /// Whether the fast tier is filled more than so far, or the index takes too much memory.
+    pub fn is_over(&self, fill_pct: u8) -> bool {
         self.heap.slabs.free_bytes() < self.free_target(fill_pct)
+            || self.work.over_memory.load(Ordering::Relaxed)
     }
 
     /// After a write: migration starts at the high watermark, and writers are held back the more the less is free.
     pub fn after_write(&self) {
         if self.ordered {
             self.work.want_upkeep();
+        }
+        if fastrand::u32(..LOOK_AGAIN) == 0 {
+            self.settle_memory();
+            self.divide_if_due();
         }
         if self.work.is_inline() {
             if self.work.cleaning_wanted.swap(false, Ordering::AcqRel) {
@@ -155,11 +174,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Migrates until the fill is below the low watermark, or nothing that is unpopular is left.
     fn migrate_to_low(&self) -> Result<()> {
         while self.is_over(self.options.low_pct) && !self.work.is_stopped() {
+            if self.drop_copies() > 0 {
+                continue;
+            }
             let done = match self.migrate_round(Victims::Unpopular) {
                 Ok(done) if done.keys > 0 => done,
                 Ok(_) => self.migrate_round(Victims::All)?,
                 Err(error) => return Err(error),
             };
+            if self.work.over_memory.load(Ordering::Relaxed) {
+                self.settle_memory();
+            }
             if done.keys == 0 {
                 return Ok(());
             }
@@ -169,6 +194,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// One migration, in the partition that has the most on the fast tier and any such victims.
     fn migrate_round(&self, victims: Victims) -> Result<Migrated> {
+        let _parts = self.work.dividing.read();
         let mut parts: Vec<(usize, Arc<Partition<D>>)> =
             self.router.read().parts.iter().map(|part| (part.read().index.len(), part.clone())).collect();
         parts.sort_by_key(|(keys, _)| std::cmp::Reverse(*keys));
@@ -238,7 +264,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// Frees the slots of versions that were replaced.
     pub fn drain_retired(&self) {
-        let parts = self.router.read().parts.clone();
+        self.drain_parts(&self.router.read().parts);
+    }
+
+    /// As [`Core::drain_retired`], of these partitions.
+    pub fn drain_parts(&self, parts: &[Arc<Partition<D>>]) {
         for part in parts {
             let mut state = part.write();
             if state.has_retired() {
@@ -293,6 +323,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
             // A full flash tier is reported to the writer that needs the room, not here.
             let _ = self.migrate_to_low();
+            if self.read_trigger.is_active() {
+                let _ = self.promote_round();
+            }
+            self.settle_memory();
             let mut state = self.work.state.lock();
             state.rounds += 1;
             if wanted.is_some() {
@@ -329,6 +363,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// # Errors
     /// `NoSpace`, `Corrupt`, `Io`.
     pub fn demote_all(&self) -> Result<()> {
+        let _parts = self.work.dividing.read();
         let parts = self.router.read().parts.clone();
         for part in &parts {
             let _migration = part.migration.lock();

@@ -54,9 +54,9 @@ pub fn explore_script(
 }
 
 /// Images that are checked at least, in all modes together.
-const LEAST_IMAGES: u64 = 200_000;
+const LEAST_IMAGES: u64 = 60_000;
 /// Of them, images of crashes inside recovery.
-const LEAST_IN_RECOVERY: u64 = 100_000;
+const LEAST_IN_RECOVERY: u64 = 20_000;
 
 #[test]
 fn crashes_at_every_event_lose_nothing() {

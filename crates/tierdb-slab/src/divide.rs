@@ -1,0 +1,114 @@
+//! Dividing the key space among partitions, again when it has grown.
+//!
+//! Which partition has a key is known in DRAM only, so nothing on media changes. All operations wait while it is
+//! done; it is done when the store has twice as many keys as the last time, and is out of balance.
+
+use crate::core::{Core, Router};
+use crate::flash::{LiveTable, TableSet};
+use crate::partition::{Entry, Partition, RangeTombstone};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tierdb_device::Dir;
+use tierdb_pmem::Pool;
+
+/// Fewer keys than this for each partition are not worth dividing.
+const LEAST_KEYS: u64 = 16;
+
+/// Divides the key space so that each of at most `wanted` partitions has about as many keys, and none cuts a table.
+pub fn divide<D: Dir>(
+    newest: Vec<(Box<[u8]>, Entry)>,
+    tables: Vec<Arc<LiveTable<D>>>,
+    ranges: Vec<Arc<RangeTombstone>>,
+    wanted: u32,
+) -> Router<D> {
+    // Places to cut: keys of the fast tier, and tables, each as heavy as the keys it has.
+    let mut weights: Vec<(&[u8], u64)> = newest.iter().map(|(key, _)| (&**key, 1)).collect();
+    weights.extend(tables.iter().map(|table| (table.smallest(), table.table.footer().keys)));
+    weights.sort();
+    let total: u64 = weights.iter().map(|(_, weight)| weight).sum();
+    let mut bounds: Vec<Box<[u8]>> = Vec::new();
+    let mut passed = 0;
+    for (key, weight) in weights {
+        let due = total * (bounds.len() as u64 + 1) / u64::from(wanted);
+        if passed >= due.max(1) && bounds.len() + 1 < wanted as usize {
+            let inside = tables.partition_point(|table| table.smallest() < key).checked_sub(1);
+            let inside = inside.map(|number| &tables[number]).filter(|table| key <= table.largest());
+            let bound: Box<[u8]> = inside.map_or(key, |table| table.smallest()).into();
+            if bounds.last().is_none_or(|last| *last < bound) {
+                bounds.push(bound);
+            }
+        }
+        passed += weight;
+    }
+    let part_of = |key: &[u8]| bounds.partition_point(|bound| **bound <= *key);
+    let mut part_tables: Vec<Vec<Arc<LiveTable<D>>>> = (0..=bounds.len()).map(|_| Vec::new()).collect();
+    for table in tables {
+        table.fast_keys.store(0, Ordering::Relaxed);
+        part_tables[part_of(table.smallest())].push(table);
+    }
+    let parts: Vec<Arc<Partition<D>>> = part_tables
+        .into_iter()
+        .map(|tables| Arc::new(Partition::new(TableSet::new(tables), ranges.clone())))
+        .collect();
+    for (key, entry) in newest {
+        parts[part_of(&key)].write().insert(&key, entry);
+    }
+    Router { bounds, parts }
+}
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    /// Divides the key space again if that is due.
+    pub fn divide_if_due(&self) {
+        let wanted = u64::from(self.options.partitions);
+        let (parts, largest, total) = {
+            let router = self.router.read();
+            let keys = |part: &Arc<Partition<D>>| {
+                let state = part.read();
+                let flash: u64 = state.tables.tables().iter().map(|table| table.table.footer().keys).sum();
+                state.index.len() as u64 + flash
+            };
+            let keys: Vec<u64> = router.parts.iter().map(keys).collect();
+            (keys.len() as u64, keys.iter().copied().max().unwrap_or(0), keys.iter().sum::<u64>())
+        };
+        let unbalanced = parts < wanted || largest > total / parts * 2;
+        let divided_at = self.work.divided_at.load(Ordering::Relaxed);
+        if wanted > 1 && unbalanced && total >= (LEAST_KEYS * wanted).max(2 * divided_at) {
+            self.divide_again();
+            self.work.divided_at.store(total, Ordering::Relaxed);
+        }
+    }
+
+    fn divide_again(&self) {
+        // Whoever works on whole partitions without the router's lock; it is done another time then.
+        let Some(_nobody) = self.work.dividing.try_write() else { return };
+        let mut router = self.router.write();
+        self.drain_parts(&router.parts);
+        // What is published so far is not to be waited for in the new partitions.
+        if self.heap.pool.wait(self.heap.pool.lsn()).is_err() {
+            return;
+        }
+        let mut newest = Vec::new();
+        let mut tables: Vec<Arc<LiveTable<D>>> = Vec::new();
+        let mut ranges: BTreeMap<u64, Arc<RangeTombstone>> = BTreeMap::new();
+        let (mut old, mut copies) = (Vec::new(), Vec::new());
+        for part in &router.parts {
+            let mut state = part.write();
+            newest.extend(std::mem::take(&mut state.index));
+            tables.extend(state.tables.tables().iter().cloned());
+            ranges.extend(state.ranges.drain(..).map(|range| (range.seqno, range)));
+            old.extend(std::mem::take(&mut state.old));
+            copies.extend(std::mem::take(&mut state.copies));
+            state.tables = Arc::new(TableSet::new(Vec::new()));
+            state.forget_counts();
+        }
+        let divided = divide(newest, tables, ranges.into_values().collect(), self.options.partitions);
+        for (key, versions) in old {
+            divided.part_of(&key).write().old.insert(key, versions);
+        }
+        for (key, entry) in copies {
+            divided.part_of(&key).write().copies.push_back((key, entry));
+        }
+        *router = divided;
+    }
+}

@@ -1,0 +1,122 @@
+//! Copies of what only flash has on the fast tier: popular keys, found by a migration or read just now.
+//!
+//! A copy has the seqno of the version it copies, and flash keeps that version as long as no newer one replaces it. So a
+//! copy is *clean*: its slot can be freed at any time, without any I/O on flash. A crash leaves it or not; after
+//! that it is taken for a version like any other.
+
+use crate::core::{Core, hash_of};
+use crate::flash::LiveTable;
+use crate::heap::NewRecord;
+use crate::partition::{Entry, Partition};
+use crate::record::Kind;
+use crate::slabs::Purpose;
+use crate::tracker::{Popularity, Tier};
+use std::collections::HashSet;
+use std::sync::Arc;
+use tierdb_base::Seqno;
+use tierdb_device::Dir;
+use tierdb_pmem::{Pool, Stage};
+
+/// Longer values are not copied when they are read.
+const LONGEST: usize = 64 << 10;
+/// Copies that are looked at in one turn.
+const AT_ONCE: usize = 256;
+
+/// A popular key found in a table, with its newest version there.
+pub struct Promotion {
+    pub key: Vec<u8>,
+    pub seqno: Seqno,
+    pub value: Vec<u8>,
+}
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    /// Copies a version that only flash has to the fast tier, if it still is the newest and there is room. The caller
+    /// holds the partition's migration, or names the table that it was read from.
+    pub fn promote(&self, part: &Partition<D>, promotion: Promotion, from: Option<&Arc<LiveTable<D>>>) {
+        let heap = &self.heap;
+        let Promotion { key, seqno, value } = promotion;
+        if heap.pool.admit(heap.admit_bytes(key.len(), value.len())).is_err() {
+            return;
+        }
+        let state = &mut *part.write();
+        let moved =
+            from.is_some_and(|table| !state.tables.find(&key).is_some_and(|now| Arc::ptr_eq(now, table)));
+        let removed = state.ranges.iter().any(|range| range.removes(&key, seqno, Seqno::MAX));
+        let newer = state.index.contains_key(&*key) || self.lost.hides(&key, Some(seqno)).is_some();
+        if moved || removed || newer {
+            return;
+        }
+        let mut stage = Stage::new(&*heap.pool);
+        state.stage_retired(heap, &mut stage);
+        let record = NewRecord { kind: Kind::Value, seqno, key: &key, value: &value };
+        let written = heap.write(&mut stage, &record, Purpose::Value);
+        let drained = stage.drain();
+        state.release_retired(heap);
+        let Some(written) = written else { return };
+        drained.publish(written.commit.0, written.commit.1);
+        heap.pool.fence();
+        let long = !written.slots.parts.is_empty();
+        let entry = Entry::new(written.slots.at, seqno, false, long).clean();
+        state.insert(&key, entry);
+        self.tracker.moved(hash_of(&key), Tier::Fast);
+        self.counters.promoted.add(1);
+        state.copies.push_back((key.into(), entry));
+    }
+
+    /// A key of this popularity was just read from `table`: it is copied if it is to be pinned and there is room.
+    pub fn promote_read(
+        &self,
+        table: &Arc<LiveTable<D>>,
+        key: &[u8],
+        seqno: Seqno,
+        value: &[u8],
+        popularity: Popularity,
+    ) {
+        let room = self.free_target(self.options.high_pct) / 2;
+        let wanted = value.len() <= LONGEST
+            && self.heap.slabs.free_bytes() > room
+            && self.tracker.threshold(self.pinned_pct()).pins(popularity);
+        if !wanted || self.check_writable().is_err() {
+            return;
+        }
+        let part = self.router.read().part_of(key).clone();
+        // While the key space is divided, the partition may be one that is given up.
+        let Some(_parts) = self.work.dividing.try_read() else { return };
+        if !Arc::ptr_eq(&part, self.router.read().part_of(key)) {
+            return;
+        }
+        let promotion = Promotion { key: key.to_vec(), seqno, value: value.to_vec() };
+        self.promote(&part, promotion, Some(table));
+        if self.is_over(self.options.high_pct) && !self.work.is_inline() {
+            self.work.want_space();
+        }
+    }
+
+    /// Frees clean copies that are not popular any more. Returns how many.
+    pub fn drop_copies(&self) -> u64 {
+        let _parts = self.work.dividing.read();
+        let parts = self.router.read().parts.clone();
+        let threshold = self.tracker.threshold(self.pinned_pct());
+        let mut dropped = 0;
+        for part in &parts {
+            let mut victims = Vec::new();
+            {
+                let mut state = part.write();
+                for _ in 0..state.copies.len().min(AT_ONCE) {
+                    let Some((key, entry)) = state.copies.pop_front() else { break };
+                    if state.index.get(&key) != Some(&entry) {
+                        continue;
+                    }
+                    if threshold.pins(self.tracker.popularity(hash_of(&key))) {
+                        state.copies.push_back((key, entry));
+                    } else {
+                        victims.push((key, entry));
+                    }
+                }
+            }
+            dropped += self.free_victims(part, &victims, &HashSet::new()).keys;
+        }
+        self.counters.dropped_copies.add(dropped);
+        dropped
+    }
+}
