@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tierdb_base::Result;
+use tierdb_base::{Result, mutant};
 
 /// What an I/O is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -276,7 +276,7 @@ impl<F: BlockFile> Metered<F> {
     #[track_caller]
     pub fn write(&self, at: u64, bytes: &AlignedBuf, cause: Cause) -> Result<()> {
         let due = self.write_due(bytes.len());
-        self.file.write(at, bytes)?;
+        heed(self.file.write(at, bytes))?;
         due.into_iter().for_each(wait_until);
         self.meter.count_write(cause, bytes.len() as u64);
         Ok(())
@@ -286,7 +286,7 @@ impl<F: BlockFile> Metered<F> {
     #[track_caller]
     pub fn write_durable(&self, at: u64, bytes: &AlignedBuf, cause: Cause) -> Result<()> {
         let due = self.write_due(bytes.len());
-        self.file.write_durable(at, bytes)?;
+        heed(self.file.write_durable(at, bytes))?;
         due.into_iter().for_each(wait_until);
         self.meter.count_write(cause, bytes.len() as u64);
         self.meter.count_sync(cause);
@@ -296,10 +296,16 @@ impl<F: BlockFile> Metered<F> {
     /// As [`BlockFile::sync`].
     #[track_caller]
     pub fn sync(&self, cause: Cause) -> Result<()> {
-        self.file.sync()?;
+        heed(self.file.sync())?;
         self.meter.count_sync(cause);
         Ok(())
     }
+}
+
+/// The result of a write or a sync, unless a test has its failure ignored here.
+#[track_caller]
+fn heed(result: Result<()>) -> Result<()> {
+    if mutant::keep("failure") { result } else { Ok(()) }
 }
 
 #[cfg(test)]

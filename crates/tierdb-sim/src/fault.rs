@@ -158,6 +158,12 @@ impl World {
         plan.1
     }
 
+    /// Whether the next operation that the plan selects fails, because all do from an earlier one on.
+    pub fn is_failing(&self) -> bool {
+        let plan = self.shared.faults.plan.lock();
+        plan.0.as_ref().is_some_and(|installed| installed.persistent && plan.1.hit > 0)
+    }
+
     /// What the plan installed last has met.
     pub fn faults(&self) -> FaultCount {
         self.shared.faults.plan.lock().1
