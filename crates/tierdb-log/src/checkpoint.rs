@@ -93,6 +93,9 @@ impl<D: Dir> LoggedPool<D> {
     ///
     /// The newest table and the last block can be read, and yet be lost in the next power failure: the writes of
     /// them may have failed, and no sync tells. So a new table is written, with a copy of the block.
+    ///
+    /// # Errors
+    /// The pool is of no use then: open it again.
     pub(crate) fn settle(&self, last: Option<Block>) -> Result<()> {
         let store = &mut self.store.lock();
         let spare = last.as_ref().map(Block::spare).transpose()?;
@@ -101,7 +104,7 @@ impl<D: Dir> LoggedPool<D> {
         let free_log = store.has_spare() || self.log.is_tight();
         let log = store.log();
         if free_log {
-            store.write_table(Vec::new(), log, false).map_err(|e| self.latch.set(e))?;
+            store.write_table(Vec::new(), log, false)?;
             let position = last.as_ref().map_or_else(|| self.log.head(), |block| block.at);
             match self.checkpoint_to(store, 0..0, Goal { position, clean: false, spare }) {
                 // On a full device the pool can be read, and written as long as the ring has room. All that can
@@ -111,7 +114,7 @@ impl<D: Dir> LoggedPool<D> {
             }
         } else {
             store.set_spare(spare);
-            store.write_table(Vec::new(), log, false).map_err(|e| self.latch.set(e))?;
+            store.write_table(Vec::new(), log, false)?;
         }
         if let Some(block) = last {
             block.apply(&self.arena, &self.dirty, &self.log.place(&block.at))?;

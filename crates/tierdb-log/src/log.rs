@@ -19,6 +19,7 @@ use crate::options::{RESERVED_BLOCKS, TIGHT_BLOCKS};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tierdb_base::{Error, FailureLatch, Location, Result, TierRole};
 use tierdb_device::{BLOCK, BlockFile, Cause, Metered};
 use tierdb_pmem::{Arena, Lsn};
@@ -359,7 +360,8 @@ impl<F: BlockFile> Log<F> {
             (payload, std::mem::take(&mut fill.entries))
         };
         let written = encode(&head, self.seed, entries, &payload).and_then(|(block, sum)| {
-            self.file.write_durable(self.ring.offset(head.position), &block, Cause::Log)?;
+            let at = self.ring.offset(head.position);
+            with_patience(|| self.file.write_durable(at, &block, Cause::Log))?;
             Ok(self.ring.after(&head, block.len() as u64, payload.len() as u64, sum))
         });
         let next = written.map_err(|e| self.latch.set(e))?;
@@ -425,6 +427,21 @@ impl<F: BlockFile> Log<F> {
         let marks = self.state.lock().marks.capacity() * size_of::<Cursor>();
         2 * self.ring.largest + marks as u64
     }
+}
+
+/// Makes `write` again for a few milliseconds while the device has no room.
+///
+/// Every byte of the files was allocated before. So only a device that gives room on demand can be short
+/// of it, perhaps for a moment; the write has changed nothing that counts, and may be made again.
+pub(crate) fn with_patience(write: impl Fn() -> Result<()>) -> Result<()> {
+    for pause_ms in [1, 2, 4] {
+        match write() {
+            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::StorageFull => {}
+            done => return done,
+        }
+        std::thread::sleep(Duration::from_millis(pause_ms));
+    }
+    write()
 }
 
 /// Remembers that a block starts at `at`, unless one close before it is remembered.

@@ -14,7 +14,7 @@
 
 use crate::block::Cursor;
 use crate::layout::PAGE;
-use crate::log::Ring;
+use crate::log::{Ring, with_patience};
 use crate::slots::Slots;
 use crate::table::{AREAS, PageEntry, TableHeader, area_len, page_sum};
 use std::io::ErrorKind as IoKind;
@@ -167,7 +167,7 @@ impl<F: BlockFile> PageStore<F> {
                 let entry = PageEntry { slot, sum: page_sum(self.seed, *page, bytes) };
                 written.push(Written { page: *page, entry });
             }
-            self.image.write(u64::from(first) * PAGE, &run, Cause::Checkpoint)?;
+            with_patience(|| self.image.write(u64::from(first) * PAGE, &run, Cause::Checkpoint))?;
             rest = later;
         }
         if !written.is_empty() {
@@ -204,9 +204,10 @@ impl<F: BlockFile> PageStore<F> {
         let start = area * area_len;
         self.spare.take_if(|spare| spare.sequence < log.sequence);
         if let Some(Spare { block, .. }) = &self.spare {
-            self.table.write_durable(start + area_len - self.ring.largest, block, Cause::Checkpoint)?;
+            let at = start + area_len - self.ring.largest;
+            with_patience(|| self.table.write_durable(at, block, Cause::Checkpoint))?;
         }
-        self.table.write_durable(start, &table, Cause::Checkpoint)?;
+        with_patience(|| self.table.write_durable(start, &table, Cause::Checkpoint))?;
         (self.generation, self.area, self.log) = (generation, area, log);
         for old in replaced.into_iter().filter(|old| *old != PageEntry::NONE) {
             self.slots.release(old.slot);
