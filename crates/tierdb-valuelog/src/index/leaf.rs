@@ -7,8 +7,10 @@ use super::EntryId;
 use super::format::*;
 use super::search::head;
 use crate::pages::{PAGE, PageNo, Pages};
+use parking_lot::RwLock;
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tierdb_base::{Error, MAX_KEY_BYTES, Result, TierRole, checksum, matches};
 use tierdb_pmem::{Arena, Pool};
 
@@ -18,6 +20,9 @@ pub(super) struct Leaves<P: Pool> {
     pub pages: Arc<Pages<P>>,
     seed: u64,
     states: Arena,
+    /// Leaves in which a search may miss a key that is there. They are never replaced.
+    doubtful: RwLock<BTreeSet<PageNo>>,
+    any_doubtful: AtomicBool,
 }
 
 /// What a leaf's state word says. Bit 0 of the word is the leaf's latch.
@@ -104,6 +109,14 @@ pub(super) struct Note {
     pub at: u64,
     /// The key, where it is known.
     pub key: Option<Vec<u8>>,
+    /// Whether a search for the key would end without one.
+    pub hides_key: bool,
+}
+
+impl Note {
+    pub fn new(what: &'static str, at: u64, key: Option<Vec<u8>>) -> Self {
+        Note { what, at, key, hides_key: false }
+    }
 }
 
 /// A live entry of a leaf; its key is in [`Contents`].
@@ -174,7 +187,7 @@ impl Contents {
     }
 
     fn note(&mut self, what: &'static str, at: u64, key: Option<Vec<u8>>) {
-        self.notes.push(Note { what, at, key });
+        self.notes.push(Note::new(what, at, key));
     }
 
     fn push(&mut self, start: usize, slot: usize, head: u64, entry: Resolved) {
@@ -230,7 +243,23 @@ impl<P: Pool> Leaves<P> {
         let seed = pages.seed();
         // Handed out by the system page by page on first touch, so a word for each page costs little.
         let states = Arena::zeroed(pages.numbers().end * 8);
-        Leaves { pool, pages, seed, states }
+        let (doubtful, any_doubtful) = (RwLock::default(), AtomicBool::new(false));
+        Leaves { pool, pages, seed, states, doubtful, any_doubtful }
+    }
+
+    /// From now on no search in the leaf at `page` ends without a key.
+    pub fn doubt(&self, page: PageNo) {
+        self.doubtful.write().insert(page);
+        self.any_doubtful.store(true, Ordering::Release);
+    }
+
+    /// A search in the leaf at `page` found nothing.
+    #[inline]
+    fn missed(&self, page: PageNo) -> Result<Option<Found>> {
+        if self.any_doubtful.load(Ordering::Acquire) && self.doubtful.read().contains(&page) {
+            return Err(self.damage("fingerprints of a leaf are damaged", page * PAGE + FINGERPRINTS_AT));
+        }
+        Ok(None)
     }
 
     /// The state word of `page`.
@@ -315,7 +344,7 @@ impl<P: Pool> Leaves<P> {
                 }
             }
         }
-        Ok(None)
+        self.missed(page)
     }
 
     /// The id in `slot` if its key is `key`.
@@ -408,7 +437,7 @@ impl<P: Pool> Leaves<P> {
         prefix: &[u8],
         key: &mut Vec<u8>,
     ) -> Result<Resolved, Note> {
-        let note = |what| Note { what, at, key: None };
+        let note = |what| Note::new(what, at, None);
         let entry = RawEntry::decode(raw).ok_or_else(|| note("an entry's length leads out of its leaf"))?;
         let start = key.len();
         let blob = match entry.key {
@@ -429,10 +458,14 @@ impl<P: Pool> Leaves<P> {
         let stored = u16::from_le_bytes([finger, entry.check]);
         let computed = u16::from_le_bytes([fingerprint(hash), check(hash, entry.id)]);
         let whole = matches(u64::from(stored), u64::from(computed));
-        if !whole {
-            return Err(note("an entry's key or id is damaged"));
+        if whole {
+            return Ok(Resolved { id: entry.id, hash, blob });
         }
-        Ok(Resolved { id: entry.id, hash, blob })
+        if entry.check == computed.to_le_bytes()[1] {
+            // A search by the key's fingerprint does not come here.
+            return Err(Note { hides_key: true, ..note("the fingerprint of a key is damaged") });
+        }
+        Err(note("an entry's key or id is damaged"))
     }
 
     /// Appends the `len` bytes of a blob to `out`.

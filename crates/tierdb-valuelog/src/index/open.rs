@@ -165,8 +165,8 @@ impl<P: Pool> Index<P> {
                 && !self.blobs.claim(blob)
             {
                 let key = Some(contents.key(item).to_vec());
-                let note =
-                    Note { what: "a long key's place is used for something else", at: page * PAGE, key };
+                let what = "a long key's place is used for something else";
+                let note = Note::new(what, page * PAGE, key);
                 damage.push(self.note_damage(&note, &header));
             }
         }
@@ -211,6 +211,9 @@ impl<P: Pool> Index<P> {
                 });
                 match read {
                     Ok(header) => {
+                        if contents.notes.iter().any(|note| note.hides_key) {
+                            self.leaves.doubt(*page);
+                        }
                         damage.extend(contents.notes.iter().map(|note| self.note_damage(note, &header)))
                     }
                     Err(e) => {

@@ -68,12 +68,11 @@ impl<P: Pool> Index<P> {
         for pair in contents.items.windows(2) {
             let key = contents.key(&pair[0]);
             if key == contents.key(&pair[1]) {
-                let note = Note { what: "a key is there twice", at: page * PAGE, key: Some(key.to_vec()) };
+                let note = Note::new("a key is there twice", page * PAGE, Some(key.to_vec()));
                 damage.push(self.note_damage(&note, &header));
             }
         }
-        let mut note =
-            |what| damage.push(self.note_damage(&Note { what, at: page * PAGE, key: None }, &header));
+        let mut note = |what| damage.push(self.note_damage(&Note::new(what, page * PAGE, None), &header));
         if !link_is_right {
             note("a leaf's link does not lead to its right neighbour");
         }
