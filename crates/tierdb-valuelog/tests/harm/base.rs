@@ -1,7 +1,7 @@
 //! A small store with something of everything in it, ways to damage it, and what a damaged store may still say.
 
 use crate::harms::Harm;
-use crate::rig::{self, LogPlace, Sizes, open_logged};
+use crate::rig::{self, LogPlace, SEED, Sizes, open_logged};
 use std::collections::{BTreeMap, BTreeSet};
 use tierdb_base::{Error, ErrorKind, Result};
 use tierdb_engine::{Durability, Engine, KeyRange, VerifyReport, WriteBatch};
@@ -28,6 +28,7 @@ pub fn sizes() -> Sizes {
         flash: vec![576 << 10],
         memory: 64 << 10,
         background: Background::Inline,
+        seed: SEED,
     }
 }
 
@@ -110,8 +111,10 @@ pub struct Base {
     pub sizes: Sizes,
     pub world: World,
     pub content: Content,
-    /// The same store at earlier moments.
+    /// The same store at earlier moments: empty, and twice with something in it.
     pub older: Vec<World>,
+    /// Another store with the same content.
+    pub foreign: World,
 }
 
 struct Writer {
@@ -140,14 +143,20 @@ impl Writer {
     }
 }
 
-/// A store with keys of all kinds in several leaves, values in the write buffer, on flash and in parts, and
-/// keys that were overwritten and deleted in each of them.
+/// A store to damage, whose last write is in the write buffer.
 pub fn base(mode: Mode) -> Base {
+    let foreign = filled_world(&Sizes { seed: SEED + 1, ..sizes() }, mode).0;
+    let (world, content, older) = filled_world(&sizes(), mode);
+    Base { mode, sizes: sizes(), world, content, older, foreign }
+}
+
+/// A store with keys of all kinds in several leaves, values in the write buffer, on flash and in parts, and
+/// keys that were overwritten and deleted in each of them; what it holds; and how it was before.
+fn filled_world(sizes: &Sizes, mode: Mode) -> (World, Content, Vec<World>) {
     fastrand::seed(1);
-    let sizes = sizes();
-    let world = empty_world(&sizes, mode);
+    let world = empty_world(sizes, mode);
     let mut older = vec![world.copy()];
-    let engine = open(&world, &sizes, mode).expect("a whole store opens");
+    let engine = open(&world, sizes, mode).expect("a whole store opens");
     let mut writer = Writer { engine, content: Content::default() };
     for number in 0..56 {
         writer.put(key(number), value(number, 0));
@@ -175,7 +184,7 @@ pub fn base(mode: Mode) -> Base {
     }
     let content = writer.content;
     drop(writer.engine);
-    Base { mode, sizes, world, content, older }
+    (world, content, older)
 }
 
 /// What came of a look at a damaged store.

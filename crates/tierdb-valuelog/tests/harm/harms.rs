@@ -1,10 +1,14 @@
 //! Ways to damage a store, as values: what failed is printed, and can be done again.
 
 use crate::base::{Base, Mode};
+use crate::rig;
 use fastrand::Rng;
+use std::ops::Range;
 use tierdb_sim::World;
 
 const PAGE: u64 = 4096;
+const SECTOR: u64 = 512;
+const LOG: &str = "fast/pool.log";
 
 /// One way to damage a store.
 #[derive(Clone, Debug)]
@@ -19,8 +23,14 @@ pub enum Harm {
     Swap { area: String, one: u64, other: u64, len: u64 },
     /// The end of a file cut off.
     Cut { area: String, len: u64 },
+    /// The contents of two files exchanged.
+    Files { one: String, other: String },
+    /// A pool or a file of another store in place of this one's.
+    Foreign { area: String },
     /// A device as it was in the older copy of this number.
     Older { device: &'static str, copy: usize },
+    /// A device with nothing on it.
+    Emptied { device: &'static str },
     /// Random bytes everywhere in a pool, but for its header.
     Noise { seed: u64 },
 }
@@ -28,6 +38,15 @@ pub enum Harm {
 impl Harm {
     /// The store of `base`, damaged.
     pub fn apply(&self, base: &Base) -> World {
+        match self {
+            Harm::Older { device, copy } => return base.world.copy_with(device, &base.older[*copy]),
+            Harm::Emptied { device } => {
+                let empty = rig::world(&base.sizes);
+                empty.add_dir("fast");
+                return base.world.copy_with(device, &empty);
+            }
+            _ => {}
+        }
         let world = base.world.copy();
         match self {
             Harm::Flip { area, at, bit } => world.flip_bit(area, *at, *bit),
@@ -40,7 +59,9 @@ impl Harm {
                 world.overwrite(area, *other, &first);
             }
             Harm::Cut { area, len } => world.truncate(area, *len),
-            Harm::Older { device, copy } => return base.world.copy_with(device, &base.older[*copy]),
+            Harm::Files { one, other } => world.swap(one, other),
+            Harm::Foreign { area } => world.replace(area, &base.foreign, area),
+            Harm::Older { .. } | Harm::Emptied { .. } => {}
             Harm::Noise { seed } => {
                 let mut rng = Rng::with_seed(*seed);
                 let len = base.sizes.pool as usize - 64;
@@ -49,6 +70,21 @@ impl Harm {
             }
         }
         world
+    }
+
+    /// Whether it changes a byte of `range` of `area`. Only of harm to parts of one file.
+    fn touches(&self, name: &str, range: &Range<u64>) -> bool {
+        let overlaps =
+            |area: &str, at: u64, len: u64| area == name && at < range.end && range.start < at + len;
+        match self {
+            Harm::Flip { area, at, .. } => overlaps(area, *at, 1),
+            Harm::Bytes { area, at, bytes } => overlaps(area, *at, bytes.len() as u64),
+            Harm::Zeros { area, at, len } => overlaps(area, *at, *len),
+            Harm::Swap { area, one, other, len } => {
+                overlaps(area, *one, *len) || overlaps(area, *other, *len)
+            }
+            _ => false,
+        }
     }
 }
 
@@ -61,33 +97,52 @@ pub struct Places {
     /// Where pages of the pool in use are.
     pub pages: Vec<u64>,
     /// The write buffer.
-    pub ring: std::ops::Range<u64>,
+    pub ring: Range<u64>,
+    /// Where there is something in each file, by sector.
+    sectors: Vec<(String, Vec<u64>)>,
+    /// The last block of the log. Damage to it cannot be told from a block that was being written.
+    last_block: Range<u64>,
     chunk: u64,
 }
 
 impl Places {
     pub fn of(base: &Base) -> Self {
-        let areas = base.world.areas().into_iter().map(|area| (area.name, area.len)).collect();
+        let areas: Vec<(String, u64)> =
+            base.world.areas().into_iter().map(|area| (area.name, area.len)).collect();
         let ring = 2 * PAGE..2 * PAGE + u64::from(base.sizes.rings) * base.sizes.ring;
+        let files = areas.iter().filter(|(area, _)| area != "pool");
         let mut places = Places {
+            sectors: files
+                .map(|(area, len)| (area.clone(), sectors_in_use(&base.world, area, *len)))
+                .collect(),
             areas,
             metadata: Vec::new(),
             pages: vec![0, PAGE],
             ring: ring.clone(),
+            last_block: 0..0,
             chunk: base.sizes.chunk,
         };
-        if base.mode == Mode::Memory {
-            let table = base.world.peek("pool", PAGE, PAGE as usize);
-            let first = ring.end / PAGE;
-            let used = |page: &u64| table[(page - first) as usize * 8] != 0;
-            places.pages.extend((first..base.sizes.pool / PAGE).filter(used).map(|page| page * PAGE));
-            places.metadata = places.pages.iter().flat_map(|page| *page..page + PAGE).collect();
+        match base.mode {
+            Mode::Memory => {
+                let table = base.world.peek("pool", PAGE, PAGE as usize);
+                let first = ring.end / PAGE;
+                let used = |page: &u64| table[(page - first) as usize * 8] != 0;
+                places.pages.extend((first..base.sizes.pool / PAGE).filter(used).map(|page| page * PAGE));
+                places.metadata = places.pages.iter().flat_map(|page| *page..page + PAGE).collect();
+            }
+            Mode::Logged => places.last_block = last_block(&base.world, places.len_of(LOG)),
         }
         places
     }
 
-    fn area(&self, rng: &mut Rng) -> (String, u64) {
-        self.areas[rng.usize(..self.areas.len())].clone()
+    fn len_of(&self, name: &str) -> u64 {
+        self.areas.iter().find(|(area, _)| area == name).map_or(0, |(_, len)| *len)
+    }
+
+    /// Whether a store can tell that something has happened to it: not, if the last block of the log is gone.
+    pub fn can_be_told(&self, harm: &Harm) -> bool {
+        let another_log = matches!(harm, Harm::Foreign { area } if area == LOG);
+        !another_log && !harm.touches(LOG, &self.last_block)
     }
 
     /// The `n`-th byte of the metadata flipped.
@@ -95,19 +150,42 @@ impl Places {
         Harm::Flip { area: "pool".into(), at: self.metadata[n], bit: rng.u32(..8) }
     }
 
+    /// A bit in every `stride`-th byte in use of the fast tier's files flipped.
+    pub fn fast_flips(&self, stride: usize, mut rng: Rng) -> impl Iterator<Item = Harm> {
+        let files = self.sectors.iter().filter(|(area, _)| area.starts_with("fast/"));
+        let bytes = files.flat_map(|(area, sectors)| {
+            sectors.iter().flat_map(move |sector| (*sector..sector + SECTOR).map(move |at| (area, at)))
+        });
+        bytes.step_by(stride).map(move |(area, at)| Harm::Flip { area: area.clone(), at, bit: rng.u32(..8) })
+    }
+
     /// A bit of the write buffer, or of a file, flipped.
     pub fn data_flip(&self, rng: &mut Rng) -> Harm {
-        let (area, len) = self.area(rng);
-        let at = if area == "pool" { rng.u64(self.ring.clone()) } else { rng.u64(..len) };
+        let (area, at) = match self.areas[rng.usize(..self.areas.len())].0.as_str() {
+            "pool" => ("pool".into(), rng.u64(self.ring.clone())),
+            _ => self.in_file(rng),
+        };
         Harm::Flip { area, at, bit: rng.u32(..8) }
+    }
+
+    /// A byte of a file where there is something, or sometimes anywhere.
+    fn in_file(&self, rng: &mut Rng) -> (String, u64) {
+        let (area, sectors) = &self.sectors[rng.usize(..self.sectors.len())];
+        if rng.u8(..8) == 0 || sectors.is_empty() {
+            return (area.clone(), rng.u64(..self.len_of(area).max(1)));
+        }
+        (area.clone(), sectors[rng.usize(..sectors.len())] + rng.u64(..SECTOR))
     }
 
     /// A word, a few bytes or a stretch of any place overwritten with random bytes or zeros.
     pub fn scribble(&self, rng: &mut Rng) -> Harm {
-        let (area, len) = self.area(rng);
-        let at = match &*area {
-            "pool" => self.in_use(rng),
-            _ => rng.u64(..len - PAGE),
+        let (area, at) = match self.areas[rng.usize(..self.areas.len())].0.as_str() {
+            "pool" => ("pool".into(), self.in_use(rng)),
+            _ => {
+                let (area, at) = self.in_file(rng);
+                let last = self.len_of(&area) - PAGE;
+                (area, at.min(last))
+            }
         };
         let random = |rng: &mut Rng, len| std::iter::repeat_with(|| rng.u8(..)).take(len).collect();
         match rng.u8(..6) {
@@ -145,12 +223,14 @@ impl Places {
         Harm::Bytes { area: "pool".into(), at, bytes: word.to_le_bytes().to_vec() }
     }
 
-    /// Every page zeroed, every file cut at every sector, and pairs of pages and chunks exchanged.
+    /// Every page zeroed, every file cut at every sector, pairs of sectors, pages, chunks and files exchanged, and
+    /// files of another store.
     pub fn coarse(&self, rng: &mut Rng) -> Vec<Harm> {
         let mut harms = Vec::new();
         for (area, len) in &self.areas {
             let pages = (0..len / PAGE).map(|page| page * PAGE);
             harms.extend(pages.map(|at| Harm::Zeros { area: area.clone(), at, len: PAGE }));
+            harms.push(Harm::Foreign { area: area.clone() });
             if area != "pool" {
                 harms.extend((0..*len).step_by(512).map(|len| Harm::Cut { area: area.clone(), len }));
             }
@@ -160,12 +240,33 @@ impl Places {
             };
             for _ in 0..200 {
                 swap(PAGE, rng);
-                swap(512, rng);
+                swap(SECTOR, rng);
                 if *len > self.chunk {
                     swap(self.chunk, rng);
                 }
             }
         }
+        for (number, (one, _)) in self.sectors.iter().enumerate() {
+            let others = self.sectors[number + 1..].iter();
+            harms.extend(others.map(|(other, _)| Harm::Files { one: one.clone(), other: other.clone() }));
+        }
         harms
     }
+}
+
+/// The sectors of a file that are not all zeros.
+fn sectors_in_use(world: &World, area: &str, len: u64) -> Vec<u64> {
+    let bytes = world.peek(area, 0, len as usize);
+    let used = bytes.chunks(SECTOR as usize).map(|sector| sector.iter().any(|byte| *byte != 0));
+    (0..).step_by(SECTOR as usize).zip(used).filter(|(_, used)| *used).map(|(at, _)| at).collect()
+}
+
+/// Where the block with the highest number is.
+fn last_block(world: &World, len: u64) -> Range<u64> {
+    let log = world.peek(LOG, 0, len as usize);
+    let word = |at: usize| u64::from_le_bytes(log[at..at + 8].try_into().expect("eight bytes"));
+    let starts = (0..log.len()).step_by(PAGE as usize).filter(|at| log[*at..].starts_with(b"TierLogB"));
+    let last = starts.max_by_key(|at| word(at + 16)).expect("blocks");
+    let payload = word(last + 40) & 0xffff_ffff;
+    last as u64..(last as u64 + 64 + payload).next_multiple_of(PAGE)
 }

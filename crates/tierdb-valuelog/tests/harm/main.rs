@@ -4,9 +4,11 @@
 
 mod base;
 mod damage;
+mod faults;
 mod harms;
 mod mutants;
 #[allow(dead_code, reason = "the other suites use the rest")]
 #[path = "../rig/mod.rs"]
 mod rig;
+mod steps;
 mod watch;

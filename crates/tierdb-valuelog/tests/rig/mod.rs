@@ -11,7 +11,7 @@ use tierdb_pmem::Pool;
 use tierdb_sim::{SimDir, SimPool, World};
 use tierdb_valuelog::{Background, FlashTier, Media, Options, ValueLog};
 
-/// What seeds the checksums of every store here.
+/// What seeds the checksums of stores here, unless they are to be of another identity.
 pub const SEED: u64 = 0x7469_6572;
 
 /// Sizes of a store on simulated media.
@@ -25,6 +25,8 @@ pub struct Sizes {
     pub flash: Vec<u64>,
     pub memory: u64,
     pub background: Background,
+    /// The store's identity.
+    pub seed: u64,
 }
 
 impl Sizes {
@@ -39,6 +41,7 @@ impl Sizes {
             flash: vec![256 << 10],
             memory: 256 << 10,
             background: Background::Inline,
+            seed: SEED,
         }
     }
 
@@ -53,6 +56,7 @@ impl Sizes {
             flash: vec![256 << 20],
             memory: 8 << 20,
             background: Background::Threads,
+            seed: SEED,
         }
     }
 
@@ -101,7 +105,7 @@ fn media_on<P: Pool>(pool: P, latch: FailureLatch, world: &World, sizes: &Sizes)
         pool: pool.into(),
         fast_meter: Meter::new(),
         flash: flash(world, sizes),
-        seed: SEED,
+        seed: sizes.seed,
         latch,
         mode: "simulated".into(),
     }
@@ -163,7 +167,7 @@ pub fn create_logged(sizes: &Sizes, place: LogPlace) -> (World, LoggedStore) {
     let pool = LoggedPool::create(
         log_dir(&world, place),
         logged_options(sizes),
-        SEED,
+        sizes.seed,
         latch.clone(),
         Meter::new(),
         None,
@@ -180,7 +184,7 @@ pub fn open_logged(world: &World, sizes: &Sizes, place: LogPlace) -> Result<Logg
     let pool = LoggedPool::open(
         log_dir(world, place),
         logged_options(sizes),
-        SEED,
+        sizes.seed,
         latch.clone(),
         Meter::new(),
         None,

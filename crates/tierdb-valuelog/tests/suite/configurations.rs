@@ -1,7 +1,7 @@
 //! Goal: the engine is the same store whatever its sizes and mode.
 //! Method: random operations against the model on many configurations, tiny tiers among them.
 
-use crate::rig::{LogPlace, SimHarness, Sizes};
+use crate::rig::{LogPlace, SEED, SimHarness, Sizes};
 use tierdb_engine::conformance::{Limits, full_store_recovers, random_ops};
 use tierdb_valuelog::Background;
 
@@ -24,7 +24,7 @@ const ROWS: [Row; 8] = [
 
 fn sizes(row: &Row, background: Background) -> Sizes {
     let (name, pool, rings, ring, chunk, flash, memory) = *row;
-    Sizes { name, pool, rings, ring, chunk, flash: flash.to_vec(), memory, background }
+    Sizes { name, pool, rings, ring, chunk, flash: flash.to_vec(), memory, background, seed: SEED }
 }
 
 fn limits(row: &Row) -> Limits {
