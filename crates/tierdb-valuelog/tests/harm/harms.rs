@@ -210,9 +210,9 @@ impl Places {
         }
     }
 
-    /// Words of the pool's header after its checksum: the index's head, the seqno limit, tails and commit slots.
+    /// Words of the pool's header after its checksum: the index's head, the seqno limit and the commit slot.
     pub fn header_word(&self, rng: &mut Rng) -> Harm {
-        let at = [64, 72, 128, 136][rng.usize(..4)];
+        let at = [64, 72, 128][rng.usize(..3)];
         let word = match rng.u8(..5) {
             0 => 0,
             1 => u64::MAX - rng.u64(..64),
