@@ -31,6 +31,15 @@ const STEP_BITS: u32 = 20;
 /// A record that is being moved: its entry, and where it was.
 pub type Moving = (u64, Place);
 
+/// A record to read together with others.
+#[derive(Clone, Copy)]
+struct Ahead {
+    number: usize,
+    entry: u64,
+    word: Word,
+    seen: Option<u32>,
+}
+
 /// Everything of an open store.
 pub struct Core<P: Pool, D: Dir> {
     pub pool: Arc<P>,
@@ -187,13 +196,22 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 if let Some(value) = self.cache.get(slot, entry, word.0) {
                     return Ok(Some(Some(value)));
                 }
+                // Nobody is pinned while flash is read, so that a slow read holds nothing back. Meanwhile the record
+                // may go, its chunk be filled anew, and a newer record of the key come to the same place with the
+                // same tag. Then the word is the same again, and the filling is not.
+                let filling = self.storage.filling(word);
                 drop(guard);
                 self.counters.flash_reads.add(1);
                 // Once more before it is called damaged: a flip on the way is not one on the medium.
                 for _ in 0..2 {
-                    match self.read_flash(word, entry, Cause::Foreground)? {
+                    let read = self.read_flash(word, entry, Cause::Foreground)?;
+                    if self.storage.filling(word) != filling {
+                        return Ok(None);
+                    }
+                    match read {
                         Some((header, bytes)) if header.key(&bytes) == key => {
-                            if let Some(value) = self.admit_and_share(header, bytes, entry, word)? {
+                            let seen = Some(filling);
+                            if let Some(value) = self.admit_and_share(header, bytes, entry, word, seen)? {
                                 return Ok(Some(Some(value)));
                             }
                             if !still() {
@@ -233,7 +251,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         wanted: &[Option<(u64, Word)>],
         key: impl Fn(usize) -> &'k [u8],
     ) -> Vec<Option<Value>> {
-        let mut by_device: Vec<Vec<(usize, u64, Word)>> = vec![Vec::new(); self.storage.devices().len()];
+        let mut by_device: Vec<Vec<Ahead>> = vec![Vec::new(); self.storage.devices().len()];
         let mut found = vec![None; wanted.len()];
         for (number, wanted) in wanted.iter().enumerate() {
             let Some((entry, word)) = wanted else { continue };
@@ -243,7 +261,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             {
                 found[number] = self.cache.get(self.hsit.aux(*entry).slot(), *entry, word.0);
                 if found[number].is_none() {
-                    list.push((number, *entry, *word));
+                    list.push(Ahead { number, entry: *entry, word: *word, seen: self.sight(*entry, *word) });
                 }
             }
         }
@@ -251,20 +269,20 @@ impl<P: Pool, D: Dir> Core<P, D> {
         {
             let places: Vec<(u64, Word)> = list
                 .iter()
-                .filter_map(|(_, _, word)| match word.place() {
-                    Place::Flash(_, at) => Some((at, *word)),
+                .filter_map(|ahead| match ahead.word.place() {
+                    Place::Flash(_, at) => Some((at, ahead.word)),
                     _ => None,
                 })
                 .collect();
             let read = device.read_records(&places, self.seed, Cause::Foreground);
-            for ((number, entry, word), record) in list.into_iter().zip(read) {
+            for (Ahead { number, entry, word, seen }, record) in list.into_iter().zip(read) {
                 let Some((header, bytes)) = record else { continue };
                 let right = header.is_coupled(entry, word.tag())
                     && header.verify(&bytes, self.seed)
                     && header.key(&bytes) == key(number);
                 if right {
                     self.counters.flash_reads.add(1);
-                    found[number] = self.admit_and_share(header, bytes, entry, word).ok().flatten();
+                    found[number] = self.admit_and_share(header, bytes, entry, word, seen).ok().flatten();
                 }
             }
         }
@@ -344,26 +362,36 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(Some(Value::from(bytes)))
     }
 
-    /// The value in a record just read from flash, through the cache if that takes it.
+    /// Which filling of its chunk `word` points into, if it is the word of `entry` now.
+    fn sight(&self, entry: u64, word: Word) -> Option<u32> {
+        let filling = self.storage.filling(word);
+        (self.hsit.word(entry).clean() == word).then_some(filling)
+    }
+
+    /// The value in a record just read from flash. It goes through the cache if that takes it, and if the word has
+    /// been that of the entry, in the filling `seen`, since before the read.
     fn admit_and_share(
         &self,
         header: Header,
         bytes: Vec<u8>,
         entry: u64,
         word: Word,
+        seen: Option<u32>,
     ) -> Result<Option<Value>> {
         if header.kind == crate::record::Kind::Parts {
             return self.value_of(header, bytes);
         }
         let range = crate::record::HEADER + header.key_len..header.len();
         let record: Arc<[u8]> = bytes.into();
-        if let Some(slot) = self.cache.insert(entry, word.0, record.clone(), range.clone()) {
+        if seen.is_some()
+            && let Some(slot) = self.cache.insert(entry, word.0, record.clone(), range.clone())
+        {
             // A slot that is there already holds a copy that was evicted, or that another reader has just made.
             let before = self.hsit.update_aux(entry, |aux| aux.with_slot(Some(slot)));
             if let Some(other) = before.slot() {
                 self.cache.remove(other, entry);
             }
-            if self.hsit.word(entry).clean() != word {
+            if self.sight(entry, word) != seen {
                 // Whoever replaced the word may have looked before the slot was there.
                 self.uncache(entry);
             }
@@ -397,8 +425,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::moving::Reclaim;
     use tierdb_base::mutant;
-    use tierdb_engine::{Background, FlashTier, Media};
+    use tierdb_engine::{Background, Durability, FlashTier, Media};
     use tierdb_sim::{Budget, CrashModel, SimDir, SimPool, World};
 
     fn store(world: &World) -> Core<SimPool, SimDir> {
@@ -457,5 +486,32 @@ mod tests {
         let ours = sites.into_keys().filter(|site| site.file.ends_with("valuelog/src/core.rs"));
         let missed: Vec<_> = ours.filter(|site| covered(Some(*site))).collect();
         assert!(missed.is_empty(), "not noticed when left out: {missed:?}");
+    }
+
+    /// A reader has read a value, and not cached it yet, when its chunk is filled anew and a word that is the
+    /// same stands for a newer value.
+    #[test]
+    fn what_was_read_before_a_chunk_was_filled_anew_is_not_cached() {
+        let core = store(&World::new());
+        core.cache.set_capacity(64 << 10);
+        core.put(b"key", &[1; 500], Durability::Durable).expect("room");
+        core.reclaim(Reclaim::All).expect("room");
+        let entry = core.index.get(b"key").expect("whole").expect("it was put");
+        let word = core.hsit.word(entry).clean();
+        let Place::Flash(number, at) = word.place() else { panic!("{word:?} is not on flash") };
+        let seen = core.sight(entry, word);
+        let admit = || {
+            let read = core.read_flash(word, entry, Cause::Foreground).expect("no faults");
+            let (header, bytes) = read.expect("whole");
+            let value = core.admit_and_share(header, bytes, entry, word, seen).expect("no faults");
+            assert_eq!(value.as_deref(), Some(&[1; 500][..]));
+            core.cache.get(core.hsit.aux(entry).slot(), entry, word.0).is_some()
+        };
+        assert!(admit());
+        core.uncache(entry);
+        let device = core.storage.device(number).expect("one device");
+        let (chunk, _) = device.chunk_of(at);
+        device.with_chunk(chunk, |chunk| chunk.open(chunk.state, 500, core.layout.chunk_bytes));
+        assert!(!admit());
     }
 }

@@ -296,6 +296,12 @@ impl<D: Dir> Device<D> {
         f(&mut self.chunks.get(u64::from(chunk)).lock())
     }
 
+    /// Tells one filling of the chunk that holds byte `at` from the next.
+    pub fn filling(&self, at: u64) -> u32 {
+        let (number, _) = self.chunk_of(at);
+        self.chunks.existing(u64::from(number)).map_or(0, |chunk| chunk.lock().filling)
+    }
+
     /// Chunk number, and byte in it, of byte `at` of the file.
     pub fn chunk_of(&self, at: u64) -> (u32, u64) {
         ((at / self.chunk_bytes) as u32, at % self.chunk_bytes)

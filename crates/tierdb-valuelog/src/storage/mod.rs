@@ -80,6 +80,14 @@ impl<D: Dir> Storage<D> {
             .unwrap_or(&self.devices[start])
     }
 
+    /// Tells one filling of the chunk that `word` points into from the next.
+    pub fn filling(&self, word: Word) -> u32 {
+        match word.place() {
+            Place::Flash(number, at) => self.device(number).map_or(0, |device| device.filling(at)),
+            Place::None | Place::Free | Place::Damaged | Place::Ring(_) => 0,
+        }
+    }
+
     /// The record at `word` is no longer referred to.
     pub fn release(&self, word: Word, guard: &crossbeam_epoch::Guard) {
         if let Place::Flash(number, at) = word.place()
