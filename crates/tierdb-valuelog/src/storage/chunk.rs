@@ -36,6 +36,8 @@ pub struct Chunk {
     total_bytes: u64,
     /// Least that the live records can take: for chunks that were filled before the store was opened.
     least_bytes: u64,
+    /// Longest that any of its records can be.
+    longest: u64,
     /// Bytes that were written since it was opened.
     pub filled: u64,
     /// How often it was made ready to be filled.
@@ -79,6 +81,7 @@ impl Chunk {
         self.live_bytes += class_bytes(word);
         self.total_bytes += class_bytes(word);
         self.least_bytes += word.min_len();
+        self.longest = self.longest.max(class_bytes(word));
         true
     }
 
@@ -95,11 +98,23 @@ impl Chunk {
         true
     }
 
-    /// On open, when the live records are known but not the dead ones: the most that can have been written.
+    /// On open, when the live records are known but neither their lengths nor the dead ones.
     pub fn estimate_total(&mut self, chunk_bytes: u64) {
-        if let Some(total) = (self.live_bytes * chunk_bytes).checked_div(self.least_bytes) {
+        if let Some(total) = (self.live_bytes * chunk_bytes).checked_div(self.guess_live_bytes()) {
             self.total_bytes = total.max(self.live_bytes);
         }
+    }
+
+    /// About how many bytes the live records take, from where they start: most that stand side by side tell
+    /// their length by it. The others are taken to be as long, as far as the classes of all allow.
+    fn guess_live_bytes(&self) -> u64 {
+        let count = u64::from(self.live);
+        let starts = self.live_granules();
+        let gaps = starts.windows(2).map(|pair| pair[1] - pair[0]);
+        let near: Vec<u64> = gaps.filter(|gap| *gap <= self.longest).collect();
+        let middle = self.least_bytes.midpoint(self.live_bytes).checked_div(count).unwrap_or(0);
+        let mean = near.iter().sum::<u64>().checked_div(near.len() as u64).unwrap_or(middle);
+        (mean * count).clamp(self.least_bytes, self.live_bytes)
     }
 
     /// About how many bytes its live records take. Exact lengths are on flash only; their classes tell the
@@ -150,5 +165,44 @@ mod tests {
         assert!(chunk.clear(64, word) && !chunk.clear(64, word));
         assert!(!chunk.clear(1 << 30, word), "outside");
         assert_eq!(chunk.live, 1);
+    }
+
+    /// A chunk as an open finds it, with records of `lens` bytes one behind the other, of which every `nth` is
+    /// live: what they take, and what it says they take.
+    fn found(lens: &[u64], nth: usize) -> (u64, u64) {
+        const BYTES: u64 = 512 << 10;
+        let mut chunk = Chunk::default();
+        let shortest = lens.iter().map(|len| Word::new(Place::Flash(0, 0), 1, *len, false).min_len()).min();
+        chunk.open(State::Sealed, shortest.expect("some"), BYTES);
+        chunk.filled = BYTES;
+        let (mut at, mut live) = (0, 0);
+        for (number, len) in lens.iter().cycle().enumerate() {
+            let stored = len.next_multiple_of(UNIT);
+            if at + stored > BYTES {
+                break;
+            }
+            if number % nth == 0 {
+                assert!(chunk.set(at, Word::new(Place::Flash(0, at), 1, *len, false)));
+                live += stored;
+            }
+            at += stored;
+        }
+        chunk.estimate_total(BYTES);
+        (live, chunk.live_estimate())
+    }
+
+    #[test]
+    fn live_bytes_are_told_by_where_records_start() {
+        for lens in [&[150][..], &[40], &[1100], &[100, 300, 200], &[70, 4000], &[5000, 6000]] {
+            let (live, told) = found(lens, 1);
+            assert!(told * 10 >= live * 9 && told * 10 <= live * 11, "{lens:?}: {told} for {live}");
+            for nth in [2, 5] {
+                let (live, told) = found(lens, nth);
+                assert!(
+                    told * 5 >= live * 2 && told * 2 <= live * 5,
+                    "{lens:?}, 1 of {nth}: {told} for {live}"
+                );
+            }
+        }
     }
 }
