@@ -137,6 +137,7 @@ fn images_are_worlds_of_their_own() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "a hundred thousand stores")]
 fn a_line_stored_without_end_stays_cheap_and_keeps_its_oldest_state() {
     let world = World::new();
     let pool = world.add_pool("fast", 4096);
