@@ -1,0 +1,22 @@
+//! The engine over a pool and a values file that were harmed: header, page table, leaves, HSIT words, records, redo lists,
+//! lists of parts, and salvage.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use std::sync::LazyLock;
+use tierdb_base::mutant::Site;
+use tierdb_fuzz::{Base, Harm, checksum_sites, store, unchecked};
+
+static BASES: LazyLock<(Vec<Base>, Vec<Site>)> = LazyLock::new(|| {
+    let worlds = store::on_memory();
+    let copies: Vec<_> = worlds.iter().map(tierdb_sim::World::copy).collect();
+    let sites = checksum_sites(|| copies.iter().for_each(store::exercise));
+    (worlds.into_iter().map(Base::new).collect(), sites)
+});
+
+fuzz_target!(|input: (u8, u8, Vec<Harm>)| {
+    let (base, site, harms) = input;
+    let (bases, sites) = &*BASES;
+    let world = bases[usize::from(base) % bases.len()].harmed(&harms);
+    unchecked(sites, site, || store::exercise(&world));
+});
