@@ -5,17 +5,19 @@
 //! simulated ones with crash states and faults (`tierdb-sim`).
 //!
 //! Read in this order: [`mod@file`] (the contract), [`buf`] (aligned buffers), [`meter`] (who caused which
-//! I/O, and emulated devices), [`combine`] (reads of many threads as one batch), [`real`] (real
-//! directories).
+//! I/O, and emulated devices), [`combine`] (reads of many threads as one batch), [`striped`]
+//! (several directories as one), [`real`] (real directories).
 
 pub mod buf;
 pub mod combine;
 pub mod file;
 pub mod meter;
 pub mod real;
+pub mod striped;
 
 pub use buf::AlignedBuf;
 pub use combine::Combined;
 pub use file::{BLOCK, BlockFile, Dir, DirLock, OpenMode};
 pub use meter::{Cause, Emulation, Meter, MeterSnapshot, Metered, Pace};
 pub use real::{ReadBatching, RealDir, RealFile, RealOptions};
+pub use striped::{STRIPE, Striped, StripedFile};
