@@ -12,7 +12,7 @@ pub struct Arena {
 
 enum Words {
     Owned(Box<[AtomicU64]>),
-    Mapped(crate::mapped::Mapping),
+    Mapped(crate::mapping::Mapping),
 }
 
 impl Arena {
@@ -26,8 +26,8 @@ impl Arena {
         Arena { words: Words::Owned(words) }
     }
 
-    /// The memory of a mapped file.
-    pub(crate) fn mapped(mapping: crate::mapped::Mapping) -> Self {
+    /// The memory of mapped files.
+    pub(crate) fn mapped(mapping: crate::mapping::Mapping) -> Self {
         Arena { words: Words::Mapped(mapping) }
     }
 

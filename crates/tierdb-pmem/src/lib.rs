@@ -1,7 +1,7 @@
 //! Byte-addressable pools: where the fast tier's structures live, and how a store reaches media.
 //!
 //! [`Pool`] is the one narrow trait between an engine and byte-addressable media. An engine takes it
-//! as a generic parameter, so the real path has no virtual call. Its implementations: a mapped file
+//! as a generic parameter, so the real path has no virtual call. Its implementations: mapped files
 //! or emulated memory ([`MappedPool`], here), a DRAM image made durable by a log on a block device
 //! (`tierdb-log`), and a simulated one with crash states (`tierdb-sim`).
 //!
@@ -10,6 +10,7 @@
 
 pub mod arena;
 pub mod mapped;
+mod mapping;
 pub mod pool;
 pub mod sealed;
 pub mod stage;

@@ -1,130 +1,133 @@
-//! Pools in memory: a DAX file mapped with `MAP_SYNC`, or emulated NVM in shared or plain memory.
+//! Pools in memory: DAX files mapped with `MAP_SYNC`, or emulated NVM in shared or plain memory.
 
 use crate::arena::Arena;
+use crate::mapping::{Reservation, is_dax};
 use crate::pool::{Lsn, PersistenceDomain, Pool};
-use rustix::fs::{Mode, OFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstat, fsync, ftruncate};
+use rustix::io::Errno;
+use rustix::mm::MapFlags;
 use std::path::Path;
-use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use tierdb_base::{Error, Location, Result};
+use std::sync::atomic::Ordering;
+use tierdb_base::{Error, Location, Result, TierRole};
 
-/// A shared mapping of a whole file, unmapped when dropped.
-pub(crate) struct Mapping {
-    base: NonNull<AtomicU64>,
-    words: usize,
-}
-
-// SAFETY: a `Mapping` gives access only to atomic words, which any thread may use.
-unsafe impl Send for Mapping {}
-// SAFETY: as above; no access through `&Mapping` is other than atomic.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    #[inline]
-    pub(crate) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: `base` is the page-aligned start of a mapping of `words * 8` bytes that lives as long
-        // as `self`, and every access to it in this process is through these atomic words.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made with this length by `MappedPool::open`, and nothing borrows from
-        // it once its owner is dropped.
-        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.words * 8) };
-        debug_assert!(unmapped.is_ok(), "munmap of a whole mapping");
-    }
-}
-
-/// A pool in memory: a mapped file on a DAX file system, or emulated NVM.
+/// A pool in memory: mapped files on DAX file systems, one after another, or emulated NVM.
 ///
 /// Emulation keeps the semantics and can charge a named device's write-back latency, and is reported as
 /// [`PersistenceDomain::Emulated`] wherever the pool is shown.
 pub struct MappedPool {
     arena: Arena,
-    name: Arc<str>,
+    /// Where each file begins, and its name. The first begins at 0.
+    parts: Box<[(u64, Arc<str>)]>,
     domain: PersistenceDomain,
     drain_ns: u64,
 }
 
-impl MappedPool {
-    /// Maps the file at `path`, created with `len` bytes if it is not there.
-    ///
-    /// On a DAX file system the mapping is made with `MAP_SYNC`, and stores are durable after a drain.
-    /// Where that is refused and `emulate` is set, the file is mapped as shared memory (put it on tmpfs)
-    /// and reported as emulated; where `emulate` is not set, the call fails.
-    ///
-    /// # Errors
-    /// `Io` from the system; `Unsupported` if the path is not DAX and `emulate` is not set; `Corrupt` if
-    /// an existing file is shorter than `len`.
-    pub fn open(path: &Path, len: u64, emulate: bool) -> Result<Self> {
+/// A file of a pool, open and of the right length.
+struct Part {
+    file: OwnedFd,
+    name: Arc<str>,
+    len: u64,
+}
+
+impl Part {
+    /// Opens the file at `path`, or creates it with `len` bytes, durable on return but for its name.
+    fn open(path: &Path, len: u64) -> Result<Self> {
         let name: Arc<str> = path.display().to_string().into();
-        let io = |op, e: rustix::io::Errno| Error::io(op, name.clone(), 0, e.into());
-        let file = rustix::fs::open(
-            path,
-            OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC,
-            Mode::from_raw_mode(0o600),
-        )
-        .map_err(|e| io("open", e))?;
-        let have = rustix::fs::fstat(&file).map_err(|e| io("stat", e))?.st_size as u64;
+        let io = |op, e: Errno| Error::io(op, name.clone(), 0, e.into());
+        if len == 0 || !len.is_multiple_of(4096) {
+            return Err(Error::invalid(format!(
+                "a pool of {len} bytes in {name}: it must be of whole pages"
+            )));
+        }
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map_err(|e| io("open", e))?;
+        let have = fstat(&file).map_err(|e| io("stat", e))?.st_size as u64;
         if have == 0 {
-            rustix::fs::ftruncate(&file, len).map_err(|e| io("resize", e))?;
-            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len)
-                .map_err(|e| io("allocate", e))?;
-            rustix::fs::fsync(&file).map_err(|e| io("sync", e))?;
+            ftruncate(&file, len).map_err(|e| io("resize", e))?;
+            fallocate(&file, FallocateFlags::empty(), 0, len).map_err(|e| io("allocate", e))?;
+            fsync(&file).map_err(|e| io("sync", e))?;
         } else if have != len {
             return Err(Error::corrupt(
-                tierdb_base::TierRole::Fast,
+                TierRole::Fast,
                 format!("the pool has {have} bytes, but was created with {len}"),
                 Location::new(name, have.min(len)),
             ));
         }
-        let map = |flags| {
-            // SAFETY: a new mapping at an address the kernel chooses aliases nothing in this process.
-            unsafe {
-                rustix::mm::mmap(
-                    std::ptr::null_mut(),
-                    len as usize,
-                    ProtFlags::READ | ProtFlags::WRITE,
-                    flags,
-                    &file,
-                    0,
-                )
-            }
-        };
-        let (base, domain) = match map(MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
-            Ok(base) => {
-                // What a process that was killed had stored and not written back is visible to this one: it is
-                // made durable before anything is built on it.
-                rustix::fs::fsync(&file).map_err(|e| io("sync", e))?;
-                (base, flush::domain()?)
-            }
-            Err(_) if emulate => {
-                (map(MapFlags::SHARED).map_err(|e| io("map", e))?, PersistenceDomain::Emulated)
-            }
-            Err(_) => {
+        Ok(Part { file, name, len })
+    }
+
+    fn error(&self, op: &'static str, errno: Errno) -> Error {
+        Error::io(op, self.name.clone(), 0, errno.into())
+    }
+}
+
+impl MappedPool {
+    /// Maps the file at `path`, created with `len` bytes if it is not there: as [`MappedPool::open_all`] of one.
+    ///
+    /// # Errors
+    /// As [`MappedPool::open_all`].
+    pub fn open(path: &Path, len: u64, emulate: bool) -> Result<Self> {
+        Self::open_all(&[(path, len)], emulate)
+    }
+
+    /// Maps files, each with its length in bytes, as one pool in their order: one range of addresses. One that is
+    /// not there is created.
+    ///
+    /// On DAX file systems the mappings are made with `MAP_SYNC`, and stores are durable after a drain.
+    /// Where that is refused for one of them and `emulate` is set, all are mapped as shared memory (put them on
+    /// tmpfs) and reported as emulated; where `emulate` is not set, the call fails.
+    ///
+    /// # Errors
+    /// `Io` from the system; `Unsupported` if a path is not DAX and `emulate` is not set; `Corrupt` if an
+    /// existing file is of another length; `Invalid` for no file, or a length that is not of whole pages.
+    pub fn open_all(files: &[(&Path, u64)], emulate: bool) -> Result<Self> {
+        let files = files.iter().map(|(path, len)| Part::open(path, *len)).collect::<Result<Vec<_>>>()?;
+        let Some(first) = files.first() else { return Err(Error::invalid("a pool has at least one file")) };
+        let len = files.iter().try_fold(0, |sum: u64, part| sum.checked_add(part.len));
+        let mut reserved = len
+            .and_then(|len| usize::try_from(len).ok())
+            .ok_or(Errno::NOMEM)
+            .and_then(Reservation::new)
+            .map_err(|e| first.error("map", e))?;
+        let mut dax = true;
+        for part in &files {
+            dax &= is_dax(&part.file);
+            if !dax && !emulate {
                 return Err(Error::Unsupported {
                     what: format!(
-                        "{name} is not on a DAX file system, so stores to it are not durable; use a block fast tier, \
-                         or ask for emulation"
+                        "{} is not on a DAX file system, so stores to it are not durable; use a block fast tier, or \
+                         ask for emulation",
+                        part.name
                     ),
                 });
             }
-        };
-        let base = NonNull::new(base.cast::<AtomicU64>())
-            .ok_or_else(|| Error::io("map", name.clone(), 0, std::io::ErrorKind::Other.into()))?;
-        let arena = Arena::mapped(Mapping { base, words: (len / 8) as usize });
-        Ok(MappedPool { arena, name, domain, drain_ns: 0 })
+        }
+        let flags = if dax { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
+        let (mut parts, mut at) = (Vec::with_capacity(files.len()), 0);
+        for part in files {
+            reserved = reserved
+                .map(at as usize, part.len as usize, &part.file, flags)
+                .map_err(|e| part.error("map", e))?;
+            if dax {
+                // What a process that was killed had stored and not written back is visible to this one: it is
+                // made durable before anything is built on it.
+                fsync(&part.file).map_err(|e| part.error("sync", e))?;
+            }
+            parts.push((at, part.name));
+            at += part.len;
+        }
+        let domain = if dax { flush::domain()? } else { PersistenceDomain::Emulated };
+        let arena = Arena::mapped(reserved.into_mapping());
+        Ok(MappedPool { arena, parts: parts.into(), domain, drain_ns: 0 })
     }
 
     /// An emulated pool of `len` bytes in plain memory, which lasts as long as this value.
     pub fn in_memory(len: u64) -> Self {
         MappedPool {
             arena: Arena::zeroed(len),
-            name: "memory pool".into(),
+            parts: [(0, "memory pool".into())].into(),
             domain: PersistenceDomain::Emulated,
             drain_ns: 0,
         }
@@ -147,8 +150,11 @@ impl Pool for MappedPool {
         self.domain
     }
 
+    /// The file that `at` is in, and the place in it.
     fn place(&self, at: u64) -> Location {
-        Location::new(self.name.clone(), at)
+        let after = self.parts.partition_point(|(start, _)| *start <= at);
+        let (start, name) = &self.parts[after.saturating_sub(1)];
+        Location::new(name.clone(), at - start)
     }
 
     #[inline]
@@ -328,6 +334,51 @@ mod tests {
             assert_eq!(pool.compare_exchange(8, 42, 1), Ok(42));
         }
         assert!(MappedPool::open(&path, 4096, true).is_err(), "a wrong length is refused");
+        std::fs::remove_dir_all(&dir).expect("clean up");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps files")]
+    fn several_files_are_one_pool() {
+        let dir = std::env::temp_dir().join(format!("tierdb-pmem-several-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("temporary directory");
+        let lens = [8192, 4096, 3 << 20];
+        let paths = ["a", "b", "c"].map(|name| dir.join(name));
+        let files: Vec<_> = paths.iter().map(std::path::PathBuf::as_path).zip(lens).collect();
+        let text: Vec<u8> = (0..12_288_u32).map(|i| (i / 7) as u8).collect();
+        {
+            let pool = MappedPool::open_all(&files, true).expect("create");
+            assert_eq!(pool.len(), lens.iter().sum::<u64>());
+            pool.write(4099, &text);
+            pool.flush(4099, text.len() as u64);
+            pool.fence();
+            pool.publish(8192 - 8, 1);
+            pool.publish(8192, 2);
+            pool.publish(pool.len() - 8, 3);
+            let places = [0, 8191, 8192, 12_287, 12_288, pool.len() - 1].map(|at| pool.place(at));
+            let expected = [("a", 0), ("a", 8191), ("b", 0), ("b", 4095), ("c", 0), ("c", (3 << 20) - 1)];
+            for (place, (name, at)) in places.iter().zip(expected) {
+                assert_eq!((place.file.as_ref(), place.offset), (&*dir.join(name).display().to_string(), at));
+            }
+        }
+        let read = |name| std::fs::read(dir.join(name)).expect("read");
+        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("a word"));
+        assert_eq!((word(&read("a")[8184..]), word(&read("b")[..8])), (1, 2), "each in its own file");
+        assert_eq!(read("b")[8..], text[8192 - 4099 + 8..][..4088]);
+        {
+            let pool = MappedPool::open_all(&files, true).expect("reopen");
+            let mut found = vec![0; text.len()];
+            pool.read(4099, &mut found).expect("read");
+            assert_eq!(found[8200 - 4099..], text[8200 - 4099..]);
+            assert_eq!(pool.load(pool.len() - 8), 3);
+        }
+        let swapped = [files[1], files[0]];
+        assert!(MappedPool::open_all(&swapped, true).is_ok(), "lengths are of files, whatever their order");
+        let refused =
+            MappedPool::open_all(&[files[0], (files[1].0, 8192)], true).err().expect("a wrong length");
+        assert!(refused.to_string().contains(&*paths[1].display().to_string()), "{refused}");
+        assert!(MappedPool::open_all(&[], true).is_err(), "no file");
+        assert!(MappedPool::open_all(&[(&dir.join("d"), 4097)], true).is_err(), "no whole pages");
         std::fs::remove_dir_all(&dir).expect("clean up");
     }
 
