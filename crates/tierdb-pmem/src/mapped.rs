@@ -150,7 +150,10 @@ impl Pool for MappedPool {
         self.domain
     }
 
-    /// The file that `at` is in, and the place in it.
+    fn name(&self) -> String {
+        self.parts.iter().map(|(_, name)| &**name).collect::<Vec<_>>().join(" + ")
+    }
+
     fn place(&self, at: u64) -> Location {
         let after = self.parts.partition_point(|(start, _)| *start <= at);
         let (start, name) = &self.parts[after.saturating_sub(1)];
@@ -349,6 +352,7 @@ mod tests {
         {
             let pool = MappedPool::open_all(&files, true).expect("create");
             assert_eq!(pool.len(), lens.iter().sum::<u64>());
+            assert!(paths.iter().all(|path| pool.name().contains(&*path.display().to_string())));
             pool.write(4099, &text);
             pool.flush(4099, text.len() as u64);
             pool.fence();

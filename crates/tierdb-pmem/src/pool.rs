@@ -64,7 +64,12 @@ pub trait Pool: Send + Sync + 'static {
     /// What makes its stores durable.
     fn domain(&self) -> PersistenceDomain;
 
-    /// Name of the pool (its path, where it has one) and `at`, for errors.
+    /// Where all of the pool is, for people: its path, or its paths.
+    fn name(&self) -> String {
+        self.place(0).file.to_string()
+    }
+
+    /// Name of the file that `at` is in (its path, where it has one), and the place in it, for errors.
     fn place(&self, at: u64) -> Location;
 
     /// The word at `at`, with acquire ordering.

@@ -38,7 +38,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let c = &self.counters;
         let mut tiers = vec![TierStats {
             role: TierRole::Fast,
-            path: self.pool.place(0).file.to_string(),
+            path: self.pool.name(),
             medium: self.pool.domain().to_string(),
             capacity: self.pool.len(),
             used: self.layout.first_page() * crate::pages::PAGE + self.pages.used() * crate::pages::PAGE,
