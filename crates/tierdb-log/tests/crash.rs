@@ -3,15 +3,17 @@
 mod support;
 
 use std::sync::Arc;
-use support::{Known, acknowledge, create, dir, open, publish, reopen, small, wide, work};
+use support::{
+    Known, TestDir, acknowledge, create, dir, dirs, open, publish, reopen, reopen_in, small, wide, work,
+};
 use tierdb_base::mutant::{self, Site};
 use tierdb_log::LoggedOptions;
 use tierdb_pmem::Pool;
 use tierdb_sim::crashtest::{CrashFailure, CrashRun, Options, Oracle, explore};
 use tierdb_sim::{Budget, World};
 
-fn script(world: &World, known: &Oracle<Known>, options: &LoggedOptions, steps: u64, seed: u64) {
-    let pool = create(dir(world), options).expect("create");
+fn script(dir: TestDir, known: &Oracle<Known>, options: &LoggedOptions, steps: u64, seed: u64) {
+    let pool = create(dir, options).expect("create");
     known.update(|known| known.created = true);
     work(&pool, known, steps, seed).expect("no faults");
     let wraps = pool.stats().log_blocks * 4096 > options.log_len;
@@ -23,37 +25,45 @@ fn script(world: &World, known: &Oracle<Known>, options: &LoggedOptions, steps: 
 
 /// What recovers must be a prefix with all that was acknowledged, and stay so when work goes on and power fails
 /// again.
-fn check(known: &Known, image: &World, options: &LoggedOptions) -> Result<(), String> {
+fn check(known: &Known, image: &World, tiers: usize, options: &LoggedOptions) -> Result<(), String> {
     if !known.created {
         // The creation was cut short: refused, or empty, but never a panic.
-        return match open(dir(image), options) {
+        return match open(dirs(image, tiers), options) {
             Ok(pool) => known.check(&pool).map(|_| ()),
             Err(_) => Ok(()),
         };
     }
-    let (pool, known) = reopen(image, options, known)?;
+    let (pool, known) = reopen_in(dirs(image, tiers), options, known)?;
     publish(&pool, &known);
     acknowledge(&pool, &known).map_err(|e| e.to_string())?;
     publish(&pool, &known);
     drop(pool);
-    reopen(&image.capture().nothing(), options, &known.get()).map_err(|e| format!("second crash: {e}"))?;
+    let after = image.capture().nothing();
+    reopen_in(dirs(&after, tiers), options, &known.get()).map_err(|e| format!("second crash: {e}"))?;
     Ok(())
 }
 
-fn run(options: &LoggedOptions, steps: u64, seed: u64, how: &Options) -> Result<CrashRun, Box<CrashFailure>> {
+/// Crashes of a pool striped over `tiers` devices.
+fn run(
+    tiers: usize,
+    options: &LoggedOptions,
+    steps: u64,
+    seed: u64,
+    how: &Options,
+) -> Result<CrashRun, Box<CrashFailure>> {
     let world = World::new();
-    support::new_dir(&world);
+    support::new_dirs(&world, tiers);
     explore(
         &world,
         how,
         &Oracle::new(Known::default()),
-        |world, known| script(world, known, options, steps, seed),
-        |image| match open(dir(image), options) {
+        |world, known| script(dirs(world, tiers), known, options, steps, seed),
+        |image| match open(dirs(image, tiers), options) {
             Ok(_) => Ok(()),
             // A creation that was cut short; the check decides.
             Err(_) => Ok(()),
         },
-        |known, image| check(known, image, options),
+        |known, image| check(known, image, tiers, options),
     )
 }
 
@@ -63,7 +73,21 @@ fn every_crash_recovers_to_a_prefix_with_all_that_was_acknowledged() {
     let how = Options { depth: 3, recover_every: 40, budget, ..Options::default() };
     let mut all = CrashRun::default();
     for (options, steps, seed) in [(small(), 130, 1), (small(), 25, 2), (wide(), 200, 3), (wide(), 60, 4)] {
-        let run = run(&options, steps, seed, &how).unwrap_or_else(|failure| panic!("{failure}"));
+        let run = run(1, &options, steps, seed, &how).unwrap_or_else(|failure| panic!("{failure}"));
+        all.add(&run);
+    }
+    println!("{all}");
+    assert!(all.images > 2_000 && all.in_recovery > 300, "{all}");
+}
+
+/// Every block of more than one page is cut, and its parts are durable one after another, each on its device.
+#[test]
+fn a_pool_striped_over_several_devices_recovers_as_one_on_one() {
+    let budget = Budget { torn: 6, random: 6, ..Budget::default() };
+    let how = Options { depth: 3, recover_every: 40, budget, ..Options::default() };
+    let mut all = CrashRun::default();
+    for (tiers, options, steps, seed) in [(2, wide(), 200, 5), (3, wide(), 60, 6), (2, small(), 40, 7)] {
+        let run = run(tiers, &options, steps, seed, &how).unwrap_or_else(|failure| panic!("{failure}"));
         all.add(&run);
     }
     println!("{all}");
@@ -84,17 +108,17 @@ fn publishes_during_a_checkpoint_keep_their_order() {
             |_, known| {
                 let pool = Arc::new(create(dir.clone(), &options).expect("create"));
                 let (inner, oracle) = (pool.clone(), known.clone());
-                *dir.during.lock().expect("no panic") = Some(Box::new(move || {
+                *dir.dirs()[0].during.lock().expect("no panic") = Some(Box::new(move || {
                     let known = oracle.get();
                     if known.published.len() - known.acked < 12 {
                         publish(&*inner, &oracle);
                     }
                 }));
                 work(&pool, known, 150, seed).expect("no faults");
-                *dir.during.lock().expect("no panic") = None;
+                *dir.dirs()[0].during.lock().expect("no panic") = None;
             },
             |_| Ok(()),
-            |known, image| if known.published.is_empty() { Ok(()) } else { check(known, image, &options) },
+            |known, image| if known.published.is_empty() { Ok(()) } else { check(known, image, 1, &options) },
         );
         all.add(&run.unwrap_or_else(|failure| panic!("{failure}")));
     }
@@ -138,7 +162,7 @@ fn sites(what: &[&str]) -> Vec<Site> {
     let seen = mutant::record(|| {
         let (world, known) = (World::new(), Oracle::new(Known::default()));
         support::new_dir(&world);
-        script(&world, &known, &wide(), 60, 1);
+        script(dir(&world), &known, &wide(), 60, 1);
         reopen(&world.copy(), &wide(), &known.get()).expect("clean");
     });
     seen.into_keys().filter(|site| what.contains(&site.what)).collect()
@@ -156,8 +180,8 @@ fn a_missing_write_sync_flush_publish_or_wait_is_noticed() {
     let spare = *sites.iter().find(in_store).expect("the first in its file");
     for site in sites.into_iter().filter(|site| *site != spare) {
         let caught = mutant::without(site, || {
-            run(&wide(), 60, 1, &Options::default()).is_err()
-                || run(&small(), 60, 1, &Options::default()).is_err()
+            run(1, &wide(), 60, 1, &Options::default()).is_err()
+                || run(1, &small(), 60, 1, &Options::default()).is_err()
         });
         assert!(caught, "{site} can be left out unnoticed");
     }

@@ -11,7 +11,7 @@ mod flight;
 
 pub use flight::{During, InFlight};
 use tierdb_base::{FailureLatch, Result};
-use tierdb_device::{Dir, Meter};
+use tierdb_device::{BLOCK, Dir, Meter, Striped};
 use tierdb_log::{LoggedOptions, LoggedPool};
 use tierdb_pmem::Pool;
 use tierdb_sim::crashtest::Oracle;
@@ -157,18 +157,31 @@ pub fn work<D: Dir>(pool: &LoggedPool<D>, known: &Oracle<Known>, steps: u64, see
     acknowledge(pool, known)
 }
 
-/// The simulated directory of the pools, with durable writes seen in flight.
-pub type TestDir = InFlight<SimDir>;
+/// The simulated directory of the pools, with durable writes seen in flight, or several of them as one.
+pub type TestDir = Striped<InFlight<SimDir>>;
+
+const DIRS: [&str; 3] = ["fast", "fast1", "fast2"];
 
 /// The directory `fast` of `world`.
 pub fn dir(world: &World) -> TestDir {
-    InFlight { dir: world.dir("fast"), during: During::default() }
+    dirs(world, 1)
+}
+
+/// The first `count` directories of `world` as one, with stripes so short that most writes cross several.
+pub fn dirs(world: &World, count: usize) -> TestDir {
+    let in_flight = |name: &&str| InFlight { dir: world.dir(name), during: During::default() };
+    Striped::with_stripe(DIRS[..count].iter().map(in_flight).collect(), BLOCK).expect("directories")
 }
 
 /// Adds the directory `fast` to `world`.
 pub fn new_dir(world: &World) -> TestDir {
-    world.add_dir("fast");
-    dir(world)
+    new_dirs(world, 1)
+}
+
+/// Adds `count` directories to `world`.
+pub fn new_dirs(world: &World, count: usize) -> TestDir {
+    DIRS[..count].iter().for_each(|name| drop(world.add_dir(name)));
+    dirs(world, count)
 }
 
 /// A world with a created pool in the directory `fast`.
@@ -184,7 +197,16 @@ pub fn reopen(
     options: &LoggedOptions,
     known: &Known,
 ) -> Result<(LoggedPool<TestDir>, Oracle<Known>), String> {
-    let pool = open(dir(world), options).map_err(|e| format!("open: {e}"))?;
+    reopen_in(dir(world), options, known)
+}
+
+/// As [`reopen`], of the pool in `dir`.
+pub fn reopen_in(
+    dir: TestDir,
+    options: &LoggedOptions,
+    known: &Known,
+) -> Result<(LoggedPool<TestDir>, Oracle<Known>), String> {
+    let pool = open(dir, options).map_err(|e| format!("open: {e}"))?;
     let count = known.check(&pool)?;
     let mut known = known.clone();
     known.published.truncate(count);
