@@ -3,7 +3,7 @@
 pub mod script;
 
 use tierdb_base::{FailureLatch, Result};
-use tierdb_device::Meter;
+use tierdb_device::{BLOCK, Meter, Striped};
 use tierdb_engine::Engine;
 use tierdb_engine::conformance::{Harness, Limits};
 use tierdb_log::{LoggedOptions, LoggedPool};
@@ -127,7 +127,7 @@ pub fn open(world: &World, sizes: &Sizes) -> Result<ValueLog<SimPool, SimDir>> {
 }
 
 /// A store whose pool is logged in a directory.
-pub type LoggedStore = ValueLog<LoggedPool<SimDir>, SimDir>;
+pub type LoggedStore = ValueLog<LoggedPool<Striped<SimDir>>, SimDir>;
 
 /// Where the pool's log is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,13 +136,25 @@ pub enum LogPlace {
     FastTier,
     /// Beside the values: one plain SSD.
     WithValues,
+    /// Striped over two devices of its own: two block fast tiers.
+    TwoFastTiers,
 }
 
-fn log_dir(world: &World, place: LogPlace) -> SimDir {
-    world.dir(match place {
-        LogPlace::FastTier => "fast",
-        LogPlace::WithValues => "flash0",
-    })
+impl LogPlace {
+    /// The directories it is in.
+    fn dirs(self) -> &'static [&'static str] {
+        match self {
+            LogPlace::FastTier => &["fast"],
+            LogPlace::WithValues => &["flash0"],
+            LogPlace::TwoFastTiers => &["fast", "fast1"],
+        }
+    }
+}
+
+/// Stripes so short that most writes cross several.
+fn log_dir(world: &World, place: LogPlace) -> Striped<SimDir> {
+    let dirs = place.dirs().iter().map(|name| world.dir(name)).collect();
+    Striped::with_stripe(dirs, BLOCK).expect("directories")
 }
 
 fn logged_options(sizes: &Sizes) -> LoggedOptions {
@@ -160,8 +172,8 @@ pub fn logged_world(sizes: &Sizes, place: LogPlace) -> World {
 /// A store that has just been created, with a pool that is logged at `place`.
 pub fn create_logged(sizes: &Sizes, place: LogPlace) -> (World, LoggedStore) {
     let world = world(sizes);
-    if place == LogPlace::FastTier {
-        world.add_dir("fast");
+    if place != LogPlace::WithValues {
+        place.dirs().iter().for_each(|name| drop(world.add_dir(name)));
     }
     let latch = FailureLatch::new();
     let pool = LoggedPool::create(

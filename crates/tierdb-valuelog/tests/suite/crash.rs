@@ -16,7 +16,8 @@ use tierdb_sim::crashtest::{CrashFailure, CrashRun, Options, explore};
 use tierdb_sim::{Budget, CrashModel, World};
 
 /// The hardware modes: where the pool is.
-pub const MODES: [Option<LogPlace>; 3] = [None, Some(LogPlace::FastTier), Some(LogPlace::WithValues)];
+pub const MODES: [Option<LogPlace>; 4] =
+    [None, Some(LogPlace::FastTier), Some(LogPlace::WithValues), Some(LogPlace::TwoFastTiers)];
 
 pub fn open(image: &World, sizes: &Sizes, mode: Option<LogPlace>) -> tierdb_base::Result<Box<dyn Engine>> {
     Ok(match mode {
@@ -117,7 +118,11 @@ fn crashes_at_every_event_lose_nothing() {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     let script = &Script::ALL[number as usize % Script::ALL.len()];
                     // Most of them on byte-addressable media, where a crash has the most outcomes.
-                    let mode = if number % 8 < 6 { MODES[0] } else { MODES[1 + (number as usize / 8) % 2] };
+                    let mode = if number % 8 < 6 {
+                        MODES[0]
+                    } else {
+                        MODES[1 + (number as usize / 8) % (MODES.len() - 1)]
+                    };
                     let options =
                         Options::default().seed(number).depth(if number.is_multiple_of(4) { 3 } else { 2 });
                     match explore_script(script, &Sizes::tiny(), mode, &options) {
