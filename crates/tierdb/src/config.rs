@@ -14,6 +14,8 @@ use tierdb_engine::Durability;
 pub const MIN_MEMORY: ByteSize = ByteSize::mib(16);
 /// The smallest tier a store works with.
 pub const MIN_TIER: ByteSize = ByteSize::mib(32);
+/// The most fast tiers: as many as flash tiers.
+pub const MAX_FAST_TIERS: usize = 16;
 /// The most flash tiers: a value's address has four bits for its device.
 pub const MAX_FLASH_TIERS: usize = 16;
 
@@ -47,7 +49,7 @@ pub enum FastKind {
     Emulated,
 }
 
-/// The fast tier: index and write buffer.
+/// A fast tier: index and write buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -55,9 +57,11 @@ pub struct FastTier {
     /// Its directory, for this store alone. Created if absent; its parent must be there. A relative path in
     /// a configuration file is relative to that file.
     ///
-    /// May change between opens: the tier is known by what is written in it.
+    /// May change between opens, and tiers may be listed in another order: a tier is known by what is
+    /// written in it.
     pub path: PathBuf,
-    /// Most bytes the store may use in it. At least 32 MiB; no default.
+    /// Most bytes the store may use in it. At least 32 MiB; no default. Of several block tiers as much is used as of
+    /// the smallest: give them the same.
     ///
     /// It bounds how many keys fit: a key takes about 32 bytes and its own length here, whatever its value's.
     /// *Fixed when the store is created.*
@@ -178,7 +182,11 @@ pub struct Config {
     /// Choose `grouped` where losing the last milliseconds of writes is acceptable. *Takes effect on open.*
     #[serde(default, with = "durability")]
     pub durability: Durability,
-    /// The fast tier, at most one. Default none: the store is then on one plain SSD.
+    /// The fast tiers, up to 16, one for each device, all of the same `kind` and `emulate`. Default none: the store
+    /// is then on one plain SSD.
+    ///
+    /// Byte-addressable ones are used one after another, as one; over block ones the log and the checkpoints are
+    /// striped. *How many there are is fixed when the store is created.*
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fast: Vec<FastTier>,
     /// The flash tiers, 1 to 16, one for each device.
@@ -320,7 +328,7 @@ impl Config {
         self
     }
 
-    /// The same, with a fast tier.
+    /// The same, with one more fast tier.
     #[must_use]
     pub fn with_fast(mut self, tier: FastTier) -> Self {
         self.fast.push(tier);
@@ -362,10 +370,8 @@ impl Config {
         if self.flash.len() > MAX_FLASH_TIERS {
             return Err(Error::invalid(format!("flash: at most {MAX_FLASH_TIERS} flash tiers are possible")));
         }
-        if self.fast.len() > 1 {
-            return Err(Error::invalid(
-                "fast: an engine uses one fast tier; stripe several devices below it",
-            ));
+        if self.fast.len() > MAX_FAST_TIERS {
+            return Err(Error::invalid(format!("fast: at most {MAX_FAST_TIERS} fast tiers are possible")));
         }
         let mut seen: Vec<&Path> = Vec::new();
         for (role, path, capacity) in self.tiers() {
@@ -389,6 +395,21 @@ impl Config {
             seen.push(path);
         }
         for tier in &self.fast {
+            if let Some(first) = self.fast.first()
+                && (tier.kind != first.kind || tier.emulate != first.emulate)
+            {
+                let of = |tier: &FastTier| match &tier.emulate {
+                    Some(device) => format!("{:?} at the pace of {device}", tier.kind),
+                    None => format!("{:?}", tier.kind),
+                };
+                return Err(Error::invalid(format!(
+                    "fast: {} is of kind {}, and {} of kind {}; all fast tiers must have the same `kind` and `emulate`",
+                    first.path.display(),
+                    of(first),
+                    tier.path.display(),
+                    of(tier)
+                )));
+            }
             let Some(device) = &tier.emulate else { continue };
             let known = match tier.kind {
                 FastKind::Block => Emulation::named(device).is_some(),
@@ -410,7 +431,7 @@ impl Config {
         Ok(())
     }
 
-    /// Role, path and capacity of every tier, the fast one first.
+    /// Role, path and capacity of every tier, the fast ones first.
     pub(crate) fn tiers(&self) -> impl Iterator<Item = (TierRole, &Path, Option<ByteSize>)> {
         let fast = self.fast.iter().map(|t| (TierRole::Fast, t.path.as_path(), Some(t.capacity)));
         fast.chain(self.flash.iter().map(|t| (TierRole::Flash, t.path.as_path(), t.capacity)))
@@ -613,10 +634,32 @@ mod tests {
                 "[[fast]]\npath = \"a\"\ncapacity = \"1 GiB\"\nkind = \"byte\"\nemulate = \"qlc\"\n[[flash]]\npath = \"b\"",
                 "qlc",
             ),
+            (
+                "[[fast]]\npath = \"a\"\ncapacity = \"1 GiB\"\n[[fast]]\npath = \"b\"\ncapacity = \"1 GiB\"\nkind = \
+                 \"block\"\n[[flash]]\npath = \"c\"",
+                "b of kind Block",
+            ),
+            (
+                "[[fast]]\npath = \"a\"\ncapacity = \"1 GiB\"\n[[fast]]\npath = \"b\"\ncapacity = \"1 GiB\"\nemulate = \
+                 \"tlc\"\n[[flash]]\npath = \"c\"",
+                "pace of tlc",
+            ),
         ] {
             let said = refused(text);
             assert!(said.contains(word), "{text}: {said}");
         }
+    }
+
+    #[test]
+    fn there_may_be_sixteen_fast_tiers() {
+        let config = |count| {
+            (0..count).fold(Config::one_directory("x"), |config, number| {
+                config.with_fast(FastTier::new(format!("fast{number}"), ByteSize::mib(64)))
+            })
+        };
+        assert!(config(MAX_FAST_TIERS).validate().is_ok());
+        let refused = config(MAX_FAST_TIERS + 1).validate().expect_err("too many").to_string();
+        assert!(refused.contains("16"), "{refused}");
     }
 
     #[test]

@@ -8,8 +8,8 @@ use crate::setup::{POOL_NAME, VALUES_NAME, seed_of};
 use crate::shape;
 use crate::tiers::{Remain, Remains};
 use std::sync::Arc;
-use tierdb_base::{FailureLatch, Location, Result};
-use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Dir, Meter, OpenMode};
+use tierdb_base::{Error, FailureLatch, Location, Result, TierRole};
+use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Dir, Meter, OpenMode, Striped};
 use tierdb_engine::Damage;
 use tierdb_log::{LoggedOptions, LoggedPool};
 use tierdb_pmem::{MappedPool, Pool};
@@ -33,11 +33,11 @@ pub(crate) trait Work {
 /// it stops at the first damage of the pool.
 pub(crate) fn with_media<D: Dir, W: Work>(remains: &Remains<D>, salvage: bool, work: W) -> Result<W::Output> {
     let flash = remains.flash.iter().map(overlay).collect::<Result<Vec<_>>>()?;
-    let fast = remains.fast.as_ref().map(overlay).transpose()?;
-    let place = fast.clone().or(flash.first().cloned());
+    let fast = remains.fast.iter().map(overlay).collect::<Result<Vec<_>>>()?;
     let mut damage = Vec::new();
     if remains.shape.mode.is_logged() {
-        let Some(dir) = place else { return lost(remains, flash, damage, work) };
+        let dirs = if fast.is_empty() { flash.iter().take(1).cloned().collect() } else { fast };
+        let dir = Striped::new(dirs)?;
         let options = LoggedOptions { salvage, ..shape::logged_options(&remains.shape) };
         let (seed, latch) = (seed_of(remains.uuid), FailureLatch::new());
         match LoggedPool::open(dir, options, seed, latch, Meter::new(), None) {
@@ -54,14 +54,9 @@ pub(crate) fn with_media<D: Dir, W: Work>(remains: &Remains<D>, salvage: bool, w
             Err(error) => Err(error),
         }
     } else {
-        let Some(dir) = place else { return lost(remains, flash, damage, work) };
-        match copy_pool(&dir, remains.shape.pool_len, salvage, &mut damage) {
-            Ok(pool) => work.run(media(remains, pool, flash), damage),
-            Err(error) if salvage => {
-                damage.push(damaged(error.to_string(), None));
-                lost(remains, flash, damage, work)
-            }
-            Err(error) => Err(error),
+        match copy_pool(remains, &fast, salvage, &mut damage)? {
+            Some(pool) => work.run(media(remains, pool, flash), damage),
+            None => lost(remains, flash, damage, work),
         }
     }
 }
@@ -104,11 +99,49 @@ fn media<P: Pool, D: Dir>(remains: &Remains<D>, pool: P, flash: Vec<Overlay<D>>)
     }
 }
 
-/// Copies the mapped pool in `dir`. What cannot be read is zeros, and in `damage`, with `salvage`.
-fn copy_pool<D: Dir>(dir: &D, len: u64, salvage: bool, damage: &mut Vec<Damage>) -> Result<MappedPool> {
+/// Copies the mapped pool in `dirs`. What cannot be read is zeros, and in `damage`, with `salvage`; if nothing can
+/// be, there is no pool.
+fn copy_pool<D: Dir>(
+    remains: &Remains<D>,
+    dirs: &[Overlay<D>],
+    salvage: bool,
+    damage: &mut Vec<Damage>,
+) -> Result<Option<MappedPool>> {
+    let capacities: Vec<_> = remains.fast.iter().map(|tier| tier.capacity).collect();
+    let Some(lens) = shape::mapped_parts(&remains.shape, &capacities) else {
+        let path = remains.fast.first().map(|tier| tier.path.display().to_string()).unwrap_or_default();
+        let what = "which tier holds which part of the pool is not known";
+        let error = Error::corrupt(TierRole::Fast, what, Location::new(path, 0));
+        if !salvage {
+            return Err(error);
+        }
+        damage.push(damaged(error.to_string(), None));
+        return Ok(None);
+    };
+    let pool = MappedPool::in_memory(remains.shape.pool_len);
+    let (mut start, mut found) = (0, false);
+    for (dir, len) in dirs.iter().zip(lens) {
+        match copy_part(dir, &pool, start, len, salvage, damage) {
+            Ok(()) => found = true,
+            Err(error) if salvage => damage.push(damaged(error.to_string(), None)),
+            Err(error) => return Err(error),
+        }
+        start += len;
+    }
+    Ok(found.then_some(pool))
+}
+
+/// Copies the part of a mapped pool in `dir` to the `len` bytes of `pool` from `start`.
+fn copy_part<D: Dir>(
+    dir: &D,
+    pool: &MappedPool,
+    start: u64,
+    len: u64,
+    salvage: bool,
+    damage: &mut Vec<Damage>,
+) -> Result<()> {
     let file = dir.open(POOL_NAME, OpenMode::Existing)?;
     let have = file.len()?.min(len);
-    let pool = MappedPool::in_memory(len);
     let mut at = 0;
     while at < have {
         let mut piece = AlignedBuf::zeroed(PIECE.min(have - at) as usize)?;
@@ -117,7 +150,7 @@ fn copy_pool<D: Dir>(dir: &D, len: u64, salvage: bool, damage: &mut Vec<Damage>)
                 for (number, block) in piece.chunks(BLOCK as usize).enumerate() {
                     // What is zero stays untouched, and costs no memory.
                     if block.iter().any(|byte| *byte != 0) {
-                        pool.write(at + number as u64 * BLOCK, block);
+                        pool.write(start + at + number as u64 * BLOCK, block);
                     }
                 }
             }
@@ -132,5 +165,5 @@ fn copy_pool<D: Dir>(dir: &D, len: u64, salvage: bool, damage: &mut Vec<Damage>)
             Some(Location::new(file.name(), have)),
         ));
     }
-    Ok(pool)
+    Ok(())
 }

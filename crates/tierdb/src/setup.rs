@@ -3,20 +3,20 @@
 use crate::config::{Config, EngineKind, drain_latency_ns};
 use crate::identity::{self, Mode};
 use crate::shape;
-use crate::tiers::{Intent, Place, Remains, Tiers};
+use crate::tiers::{Intent, Place, Remains, Tier, Tiers};
 use crate::{checkpoint, repair};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tierdb_base::{ByteSize, Error, FailureLatch, Location, Result, TierRole, Uuid};
-use tierdb_device::{Dir, DirLock, Emulation, Meter, RealDir};
+use tierdb_device::{Dir, DirLock, Emulation, Meter, RealDir, Striped};
 use tierdb_engine::{Durability, Engine};
 use tierdb_log::LoggedPool;
 use tierdb_pmem::{MappedPool, Pool};
 use tierdb_slab::SlabStore;
 use tierdb_valuelog::{FlashTier, Media, Options, ValueLog};
 
-/// The file of a mapped pool.
+/// The file of a mapped pool in each fast tier.
 pub(crate) const POOL_NAME: &str = "pool";
 /// The engine's file in each flash tier.
 pub(crate) const VALUES_NAME: &str = "values";
@@ -46,14 +46,17 @@ impl Prepared {
             now,
             make,
             |places| {
-                let Some(first) = places.first() else { return Err(Error::invalid("no tier is configured")) };
-                let capacity = first.capacity.min(available_bytes(&first.path)?);
-                shape::decide(config, capacity, budget, least_pool.unwrap_or(0))
+                // The fast tiers come first; without any, the first flash tier has all that a pool needs.
+                let room = places.iter().take(config.fast.len().max(1));
+                let room = room.map(|place| Ok(place.capacity.min(available_bytes(&place.path)?)));
+                shape::decide(config, &room.collect::<Result<Vec<_>>>()?, budget, least_pool.unwrap_or(0))
             },
             own_file,
         )?;
-        let fast_capacity = tiers.fast.first().map(|tier| tier.identity().capacity);
-        shape::agree(config, &tiers.shape, fast_capacity)?;
+        let mut fast: Vec<_> = tiers.fast.iter().collect();
+        fast.sort_by_key(|tier| tier.configured);
+        let capacities: Vec<u64> = fast.into_iter().map(|tier| tier.identity().capacity).collect();
+        shape::agree(config, &tiers.shape, &capacities)?;
         let memory = memory(config, &tiers)?;
         Ok(Prepared { tiers, config: config.clone(), memory })
     }
@@ -90,9 +93,10 @@ impl Prepared {
         })
     }
 
-    fn logged_pool(&self, latch: &FailureLatch, meter: &Meter) -> Result<LoggedPool<RealDir>> {
-        let tier = self.tiers.fast.first().or(self.tiers.flash.first());
-        let Some(tier) = tier else { return Err(Error::invalid("a store has at least one tier")) };
+    fn logged_pool(&self, latch: &FailureLatch, meter: &Meter) -> Result<LoggedPool<Striped<RealDir>>> {
+        let tiers =
+            if self.tiers.fast.is_empty() { self.tiers.flash.get(..1) } else { Some(&*self.tiers.fast) };
+        let dirs = tiers.unwrap_or_default().iter().map(|tier| tier.dir.clone()).collect();
         let emulated = if self.tiers.fast.is_empty() {
             self.config.flash.first().and_then(|flash| flash.emulate.as_deref())
         } else {
@@ -100,7 +104,7 @@ impl Prepared {
         };
         let options = shape::logged_options(&self.tiers.shape);
         let emulation = emulated.and_then(Emulation::named);
-        let (dir, seed, latch, meter) = (tier.dir.clone(), self.seed(), latch.clone(), meter.clone());
+        let (dir, seed, latch, meter) = (Striped::new(dirs)?, self.seed(), latch.clone(), meter.clone());
         if self.tiers.fresh {
             LoggedPool::create(dir, options, seed, latch, meter, emulation)
         } else {
@@ -109,21 +113,22 @@ impl Prepared {
     }
 
     fn mapped_pool(&self) -> Result<MappedPool> {
-        let Some(tier) = self.tiers.fast.first() else {
-            return Err(Error::invalid("a store with a mapped pool has a fast tier"));
+        let tiers = &self.tiers.fast;
+        let corrupt = |what, path: &Path| {
+            Error::corrupt(TierRole::Fast, what, Location::new(path.display().to_string(), 0))
         };
-        let path = tier.path.join(POOL_NAME);
-        if !self.tiers.fresh && !path.exists() {
-            return Err(Error::corrupt(
-                TierRole::Fast,
-                "the file of the pool is missing",
-                Location::new(path.display().to_string(), 0),
-            ));
+        let capacities: Vec<_> = tiers.iter().map(|tier| Some(tier.identity().capacity)).collect();
+        let Some(lens) = shape::mapped_parts(&self.tiers.shape, &capacities) else {
+            return Err(corrupt("the tiers' capacities do not fit the pool", self.path()));
+        };
+        let paths: Vec<PathBuf> = tiers.iter().map(|tier| tier.path.join(POOL_NAME)).collect();
+        if let Some(missing) = paths.iter().find(|path| !self.tiers.fresh && !path.exists()) {
+            return Err(corrupt("the file of the pool is missing", missing));
         }
-        let emulate = self.tiers.shape.mode == Mode::Emulated;
-        let pool = MappedPool::open(&path, self.tiers.shape.pool_len, emulate)?;
+        let files: Vec<(&Path, u64)> = paths.iter().map(PathBuf::as_path).zip(lens).collect();
+        let pool = MappedPool::open_all(&files, self.tiers.shape.mode == Mode::Emulated)?;
         if self.tiers.fresh {
-            tier.dir.sync()?;
+            tiers.iter().try_for_each(|tier| tier.dir.sync())?;
         }
         let device = self.config.fast.first().and_then(|fast| fast.emulate.as_deref());
         Ok(pool.with_drain_latency(device.and_then(drain_latency_ns).unwrap_or(0)))
@@ -178,18 +183,29 @@ impl Prepared {
         let flash = if count == 1 { "1 flash tier".into() } else { format!("{count} flash tiers") };
         let mut words = match self.tiers.shape.mode {
             Mode::OneDirectory => format!("one plain SSD, {}", pool.domain()),
+            Mode::Block | Mode::Byte | Mode::Emulated if self.tiers.fast.len() > 1 => {
+                format!("fast tiers {}, {}, {flash}", self.fast_places(), pool.domain())
+            }
             Mode::Block => format!("fast tier on a {}, {flash}", pool.domain()),
             Mode::Byte | Mode::Emulated => format!("{} fast tier, {flash}", pool.domain()),
         };
         if let Some(tier) = self.tiers.flash.first() {
             words.push_str(&format!(", {}", tier.dir.medium()));
         }
-        let fast = self.config.fast.iter().filter_map(|tier| tier.emulate.as_deref().map(|d| ("fast", d)));
+        let fast = self.config.fast.first().and_then(|tier| tier.emulate.as_deref().map(|d| ("fast", d)));
         let flash = self.config.flash.iter().filter_map(|tier| tier.emulate.as_deref().map(|d| ("flash", d)));
-        for (role, device) in fast.chain(flash) {
+        for (role, device) in fast.into_iter().chain(flash) {
             words.push_str(&format!(", EMULATED: {role} at the pace of {device}"));
         }
         words
+    }
+
+    /// Where the fast tiers are, with the capacity of each.
+    fn fast_places(&self) -> String {
+        let place = |tier: &Tier<RealDir>| {
+            format!("{} ({})", tier.path.display(), ByteSize(tier.identity().capacity))
+        };
+        self.tiers.fast.iter().map(place).collect::<Vec<_>>().join(" + ")
     }
 
     fn seed(&self) -> u64 {
@@ -258,7 +274,7 @@ fn io(op: &'static str, path: &Path, error: std::io::Error) -> Error {
     Error::io(op, path.display().to_string(), 0, error)
 }
 
-/// What is at the configured paths, the fast one first. Nothing is changed.
+/// What is at the configured paths, the fast ones first. Nothing is changed.
 pub(crate) fn places(config: &Config) -> Result<Vec<Place<RealDir>>> {
     config.tiers().map(place).collect()
 }

@@ -1,13 +1,14 @@
 //! How large the parts of a new store are, and which hardware mode it has.
 //!
-//! A mapped pool is the fast tier. A logged pool lives in DRAM and needs two files on a block device: the log
-//! ring, and the image with room for a second copy of every page, so that a checkpoint never overwrites the last.
+//! A mapped pool is the fast tiers, one after another. A logged pool lives in DRAM and needs two files on block
+//! devices, over which they are striped: the log ring, and the image with room for a second copy of every page, so
+//! that a checkpoint never overwrites the last.
 
-use crate::config::{Config, EngineKind, FastKind, drain_latency_ns, unknown_device};
+use crate::config::{Config, EngineKind, FastKind, FastTier, drain_latency_ns, unknown_device};
 use crate::identity::{Mode, Shape};
 use crate::tiers::PROBE_NAME;
 use std::path::Path;
-use tierdb_base::{Error, Result};
+use tierdb_base::{ByteSize, Error, Result};
 use tierdb_device::Emulation;
 use tierdb_log::LoggedOptions;
 use tierdb_pmem::MappedPool;
@@ -29,49 +30,72 @@ const POOL_CAPACITY_SHARE: u64 = 8;
 const LOG_BUFFER_MAX: u64 = 1 << 20;
 /// A ring holds at least so many of the largest blocks.
 const LOG_BLOCKS: u64 = 32;
-/// What `TIER`, the lock file and rounding take of a tier.
+/// What `TIER`, the lock file and rounding, to stripes too, take of a tier.
 const RESERVE: u64 = 1 << 20;
+/// Of several mapped tiers each gives a multiple of this, so that all begin where the largest pages may.
+const MAPPED_UNIT: u64 = 2 << 20;
 
 fn whole_pages(bytes: u64) -> u64 {
     bytes / PAGE * PAGE
 }
 
-/// Decides what is fixed for a new store whose first tier (fast, or flash where there is no other) has `capacity`
-/// bytes, with `memory` bytes of DRAM and room for at least `least_pool` bytes of index.
-pub(crate) fn decide(config: &Config, capacity: u64, memory: u64, least_pool: u64) -> Result<Shape> {
-    let mode = match config.fast.first() {
-        None => Mode::OneDirectory,
-        Some(tier) => mode_of(tier.kind, &tier.path)?,
-    };
-    let shape = match mode {
-        Mode::Byte | Mode::Emulated => Shape {
-            engine: config.engine,
-            mode,
-            pool_len: whole_pages(capacity.saturating_sub(RESERVE)),
-            log_len: 0,
-        },
+/// Decides what is fixed for a new store whose fast tiers have room for `room` bytes each, or whose first flash tier
+/// has where there is no other, with `memory` bytes of DRAM and room for at least `least_pool` bytes of index.
+///
+/// # Errors
+/// `Invalid` if some of the fast tiers are byte-addressable and others are not, or one of several has less room
+/// than it is to give.
+pub(crate) fn decide(config: &Config, room: &[u64], memory: u64, least_pool: u64) -> Result<Shape> {
+    let mode = mode_of_all(config)?;
+    let smallest = room.iter().copied().min().unwrap_or(0);
+    let (pool_len, log_len) = match mode {
+        Mode::Byte | Mode::Emulated if config.fast.len() > 1 => {
+            // What each gives is known again from its capacity, so it cannot be cut to what is free now.
+            if let Some((tier, has)) =
+                config.fast.iter().zip(room).find(|(tier, has)| tier.capacity.bytes() > **has)
+            {
+                return Err(Error::invalid(format!(
+                    "fast.capacity of {}: {}, but only {} is free there",
+                    tier.path.display(),
+                    tier.capacity,
+                    ByteSize(*has)
+                )));
+            }
+            (config.fast.iter().map(|tier| share(tier.capacity.bytes())).sum(), 0)
+        }
+        Mode::Byte | Mode::Emulated => (whole_pages(smallest.saturating_sub(RESERVE)), 0),
         Mode::Block => {
+            let tiers = room.len() as u64;
+            let capacity = smallest.saturating_mul(tiers);
             let log_len = log_len(capacity, memory);
             // The pool's image and table take 2 and 1/32 of it.
-            let room = capacity.saturating_sub(log_len + RESERVE) / 65 * 32;
-            Shape {
-                engine: config.engine,
-                mode,
-                pool_len: whole_pages((memory / POOL_MEMORY_SHARE).min(room)),
-                log_len,
-            }
+            let room = capacity.saturating_sub(log_len + RESERVE * tiers) / 65 * 32;
+            (whole_pages((memory / POOL_MEMORY_SHARE).min(room)), log_len)
         }
         Mode::OneDirectory => {
-            let wanted = (memory / POOL_MEMORY_SHARE).min(capacity / POOL_CAPACITY_SHARE).max(least_pool);
-            Shape {
-                engine: config.engine,
-                mode,
-                pool_len: whole_pages(wanted),
-                log_len: log_len(capacity, memory),
-            }
+            let wanted = (memory / POOL_MEMORY_SHARE).min(smallest / POOL_CAPACITY_SHARE).max(least_pool);
+            (whole_pages(wanted), log_len(smallest, memory))
         }
     };
-    Ok(shape)
+    Ok(Shape { engine: config.engine, mode, pool_len, log_len })
+}
+
+/// What a mapped tier of `capacity` gives where there are several.
+fn share(capacity: u64) -> u64 {
+    capacity.saturating_sub(RESERVE) / MAPPED_UNIT * MAPPED_UNIT
+}
+
+/// Bytes of a mapped pool of this shape in each fast tier, whose capacities are these as far as they are known.
+/// `None` if too little is known, or it does not fit the shape.
+pub(crate) fn mapped_parts(shape: &Shape, capacities: &[Option<u64>]) -> Option<Vec<u64>> {
+    if capacities.len() == 1 {
+        return Some(vec![shape.pool_len]);
+    }
+    let known: u64 = capacities.iter().flatten().map(|capacity| share(*capacity)).sum();
+    let rest = shape.pool_len.checked_sub(known)?;
+    let unknown = capacities.iter().filter(|capacity| capacity.is_none()).count();
+    let fits = if unknown == 0 { rest == 0 } else { unknown == 1 && rest > 0 };
+    fits.then(|| capacities.iter().map(|capacity| capacity.map_or(rest, share)).collect())
 }
 
 fn log_len(capacity: u64, memory: u64) -> u64 {
@@ -91,6 +115,28 @@ pub(crate) fn logged_options(shape: &Shape) -> LoggedOptions {
         image_capacity: shape.pool_len * 2,
         ..LoggedOptions::new(shape.pool_len)
     }
+}
+
+/// The mode of a new store with the fast tiers of `config`.
+fn mode_of_all(config: &Config) -> Result<Mode> {
+    let mut found: Option<(Mode, &Path)> = None;
+    for tier in &config.fast {
+        let mode = mode_of(tier.kind, &tier.path)?;
+        match found {
+            Some((other, path)) if other != mode => {
+                let (byte, block) =
+                    if mode == Mode::Byte { (&*tier.path, path) } else { (path, &*tier.path) };
+                return Err(Error::invalid(format!(
+                    "fast: {} is byte-addressable, and {} is not; all fast tiers must be of one kind (set `kind = \
+                     \"block\"` to use them as block devices)",
+                    byte.display(),
+                    block.display()
+                )));
+            }
+            _ => found = Some((mode, &tier.path)),
+        }
+    }
+    Ok(found.map_or(Mode::OneDirectory, |(mode, _)| mode))
 }
 
 /// The mode of a new store with a fast tier of this kind in the directory `path`.
@@ -121,17 +167,26 @@ fn probe(path: &Path) -> Result<()> {
     mapped
 }
 
-/// Refuses a configuration that disagrees with what was fixed when the store was created.
-pub(crate) fn agree(config: &Config, shape: &Shape, fast_capacity: Option<u64>) -> Result<()> {
+/// Refuses a configuration that disagrees with what was fixed when the store was created; `capacities` are those of
+/// the fast tiers then, in the order in which they are configured now.
+pub(crate) fn agree(config: &Config, shape: &Shape, capacities: &[u64]) -> Result<()> {
     if config.engine != EngineKind::default() && config.engine != shape.engine {
         return Err(Error::invalid(
             "engine was fixed when the store was created; to change it, make a checkpoint and restore it",
         ));
     }
-    let Some(tier) = config.fast.first() else { return Ok(()) };
+    for (tier, capacity) in config.fast.iter().zip(capacities) {
+        agree_on(tier, shape, *capacity)?;
+    }
+    Ok(())
+}
+
+fn agree_on(tier: &FastTier, shape: &Shape, capacity: u64) -> Result<()> {
     let fixed = |what: &str, was: &str| {
         Err(Error::invalid(format!(
-            "fast.{what} was fixed as {was} when the store was created; to change it, make a checkpoint and restore it"
+            "fast.{what} of {} was fixed as {was} when the store was created; to change it, make a checkpoint and \
+             restore it",
+            tier.path.display()
         )))
     };
     let (kind, name) = match shape.mode {
@@ -150,19 +205,16 @@ pub(crate) fn agree(config: &Config, shape: &Shape, fast_capacity: Option<u64>) 
     if let Some(device) = device.filter(|device| !known(device)) {
         return Err(unknown_device("fast", device));
     }
-    match fast_capacity {
-        Some(was) if was != tier.capacity.bytes() => {
-            fixed("capacity", &format!("{:?}", tierdb_base::ByteSize(was).to_string()))
-        }
-        _ => Ok(()),
+    if capacity != tier.capacity.bytes() {
+        return fixed("capacity", &format!("{:?}", ByteSize(capacity).to_string()));
     }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{FastTier, FlashTier, MIN_MEMORY, MIN_TIER};
-    use tierdb_base::ByteSize;
+    use crate::config::{FlashTier, MIN_MEMORY, MIN_TIER};
 
     #[test]
     fn parts_fit_their_tiers_and_the_memory_at_every_size() {
@@ -173,19 +225,51 @@ mod tests {
                 let one = Config::new().with_flash(FlashTier::new("a").with_capacity(capacity));
                 let two = Config::one_directory("a")
                     .with_fast(FastTier::new("b", capacity).with_kind(FastKind::Block));
-                for config in [one, two] {
-                    let shape = decide(&config, capacity.bytes(), memory.bytes(), 0).expect("shape");
+                let three = two.clone().with_fast(FastTier::new("c", capacity).with_kind(FastKind::Block));
+                for config in [one, two, three] {
+                    let tiers = config.fast.len().max(1);
+                    let shape =
+                        decide(&config, &vec![capacity.bytes(); tiers], memory.bytes(), 0).expect("shape");
                     let what = format!("{config:?} with {memory}: {shape:?}");
                     assert!(shape.pool_len >= 4 << 20 && shape.pool_len.is_multiple_of(PAGE), "{what}");
                     assert!(shape.pool_len <= memory.bytes() / 2, "{what}");
                     let room =
                         if shape.mode == Mode::Block { capacity.bytes() } else { capacity.bytes() / 2 };
-                    assert!(logged_bytes(&shape) <= room, "{what}");
+                    assert!(
+                        logged_bytes(&shape) + (tiers as u64 - 1) * RESERVE <= room * tiers as u64,
+                        "{what}"
+                    );
                     let options = logged_options(&shape);
                     assert!(options.log_len >= options.buffer_bytes * LOG_BLOCKS, "{what}");
                 }
             }
         }
+    }
+
+    #[test]
+    fn mapped_tiers_give_their_shares() {
+        let mapped = |capacities: &[u64]| {
+            capacities.iter().fold(Config::one_directory("a"), |config, mib| {
+                let tier = FastTier::new(format!("fast of {mib}"), ByteSize::mib(*mib));
+                config.with_fast(tier.with_kind(FastKind::Emulated))
+            })
+        };
+        let bytes = |capacities: &[u64]| capacities.iter().map(|mib| mib << 20).collect::<Vec<_>>();
+        let one = decide(&mapped(&[64]), &bytes(&[64]), 16 << 20, 0).expect("one");
+        assert_eq!(one.pool_len, 63 << 20);
+        assert_eq!(mapped_parts(&one, &[Some(64 << 20)]), Some(vec![63 << 20]));
+        let two = decide(&mapped(&[64, 33]), &bytes(&[100, 33]), 16 << 20, 0).expect("two");
+        assert_eq!(two.pool_len, (62 + 32) << 20);
+        let (first, second) = (Some(64 << 20), Some(33 << 20));
+        let parts = Some(vec![62 << 20, 32 << 20]);
+        for known in [[first, second], [None, second], [first, None]] {
+            assert_eq!(mapped_parts(&two, &known), parts, "{known:?}");
+        }
+        for unfit in [[None, None], [second, second], [first, first]] {
+            assert_eq!(mapped_parts(&two, &unfit), None, "{unfit:?}");
+        }
+        let full = decide(&mapped(&[64, 33]), &bytes(&[64, 20]), 16 << 20, 0).expect_err("no room");
+        assert!(full.to_string().contains("fast of 33"), "{full}");
     }
 
     #[test]
@@ -203,15 +287,15 @@ mod tests {
         let config = |kind, mib| {
             Config::one_directory("a").with_fast(FastTier::new("b", ByteSize::mib(mib)).with_kind(kind))
         };
-        assert!(agree(&config(FastKind::Auto, 64), &shape, Some(64 << 20)).is_ok());
-        assert!(agree(&config(FastKind::Block, 64), &shape, Some(64 << 20)).is_ok());
-        let kind = agree(&config(FastKind::Byte, 64), &shape, Some(64 << 20)).expect_err("kind");
+        assert!(agree(&config(FastKind::Auto, 64), &shape, &[64 << 20]).is_ok());
+        assert!(agree(&config(FastKind::Block, 64), &shape, &[64 << 20]).is_ok());
+        let kind = agree(&config(FastKind::Byte, 64), &shape, &[64 << 20]).expect_err("kind");
         assert!(kind.to_string().contains("fast.kind"), "{kind}");
-        let capacity = agree(&config(FastKind::Auto, 128), &shape, Some(64 << 20)).expect_err("capacity");
+        let capacity = agree(&config(FastKind::Auto, 128), &shape, &[64 << 20]).expect_err("capacity");
         assert!(capacity.to_string().contains("64 MiB"), "{capacity}");
         let mut other = config(FastKind::Auto, 64);
         other.fast[0].emulate = Some("optane-pmem".into());
         assert!(other.validate().is_ok(), "it might become a byte-addressable tier");
-        assert!(agree(&other, &shape, Some(64 << 20)).is_err());
+        assert!(agree(&other, &shape, &[64 << 20]).is_err());
     }
 }

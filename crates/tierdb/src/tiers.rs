@@ -63,7 +63,7 @@ pub(crate) struct Tiers<D> {
     pub uuid: Uuid,
     /// What was fixed when it was created.
     pub shape: Shape,
-    /// The fast tier, if it has one.
+    /// The fast tiers by number, if it has any.
     pub fast: Vec<Tier<D>>,
     /// The flash tiers by number.
     pub flash: Vec<Tier<D>>,
@@ -188,7 +188,9 @@ impl<D: Dir> Tiers<D> {
             list.push(Tier { dir, path: place.path, configured, found: Some(found), identity });
         }
         let Some((uuid, shape)) = store else { return Err(Error::invalid("a store has at least one tier")) };
-        flash.sort_by_key(|tier| tier.identity.number);
+        for list in [&mut fast, &mut flash] {
+            list.sort_by_key(|tier| tier.identity.number);
+        }
         Ok(Tiers { uuid, shape, fast, flash, fresh: false, locks })
     }
 
@@ -245,11 +247,14 @@ impl<D: Dir> Tiers<D> {
 
     /// The same tiers, to be looked at and not changed.
     pub(crate) fn into_remains(self) -> Remains<D> {
-        let remain = |tier: Tier<D>| Remain { dir: Some(tier.dir), path: tier.path };
+        let remain = |tier: Tier<D>| {
+            let capacity = Some(tier.identity.capacity);
+            Remain { dir: Some(tier.dir), path: tier.path, capacity }
+        };
         Remains {
             uuid: self.uuid,
             shape: self.shape,
-            fast: self.fast.into_iter().next().map(remain),
+            fast: self.fast.into_iter().map(remain).collect(),
             flash: self.flash.into_iter().map(remain).collect(),
             notes: Vec::new(),
             _locks: self.locks,

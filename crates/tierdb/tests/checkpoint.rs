@@ -67,6 +67,31 @@ fn a_checkpoint_is_a_store_in_one_directory_and_can_be_restored() {
 }
 
 #[test]
+fn a_checkpoint_is_restored_over_more_fast_tiers_or_fewer() {
+    let place = Place::new();
+    let two = |name: &str, kind| {
+        let mut config = place.tiered(name);
+        let second = FastTier::new(place.path(&format!("{name}-fast-2")), ByteSize::mib(40));
+        config.fast[0].kind = kind;
+        config.with_fast(second.with_kind(kind))
+    };
+    let db = place.filled("one");
+    let before = entries(&db);
+    let copied = db.checkpoint(place.path("of-one")).expect("checkpoint");
+    for (name, kind) in [("mapped", FastKind::Emulated), ("striped", FastKind::Block)] {
+        let config = two(name, kind);
+        assert_eq!(tierdb::restore(place.path("of-one"), &config).expect("restore"), copied);
+        let db = Db::open_existing_config(&config).expect("open");
+        assert_eq!(entries(&db), before);
+        let of_two = place.path(&format!("of-{name}"));
+        assert_eq!(db.checkpoint(&of_two).expect("checkpoint"), copied);
+        let config = place.tiered(&format!("{name}-again"));
+        assert_eq!(tierdb::restore(&of_two, &config).expect("restore"), copied);
+        assert_eq!(entries(&Db::open_existing_config(&config).expect("open")), before);
+    }
+}
+
+#[test]
 fn an_empty_store_can_be_copied() {
     let place = Place::new();
     let db = Db::open_config(&place.tiered("store")).expect("create");

@@ -28,6 +28,29 @@ impl Place {
             .with_flash(FlashTier::new(self.path("flash-a")).with_capacity(ByteSize::mib(64)))
             .with_flash(FlashTier::new(self.path("flash-b")).with_capacity(ByteSize::mib(64)))
     }
+
+    /// Two fast tiers, not of one size.
+    fn twice(&self, kind: FastKind) -> Config {
+        small()
+            .with_fast(FastTier::new(self.path("fast-a"), ByteSize::mib(40)).with_kind(kind))
+            .with_fast(FastTier::new(self.path("fast-b"), ByteSize::mib(33)).with_kind(kind))
+            .with_flash(FlashTier::new(self.path("flash")).with_capacity(ByteSize::mib(64)))
+    }
+}
+
+fn fill(db: &Db) {
+    for n in 0..500u32 {
+        db.put_with(n.to_be_bytes(), vec![n as u8; n as usize * 4], Durability::Grouped).expect("put");
+    }
+}
+
+fn check_filled(db: &Db) {
+    let mut entries = db.iter().expect("iter");
+    for n in 0..500u32 {
+        let (key, value) = entries.next().expect("500 entries").expect("entry");
+        assert_eq!((key, &*value), (n.to_be_bytes().to_vec(), &*vec![n as u8; n as usize * 4]));
+    }
+    assert!(entries.next().is_none());
 }
 
 fn small() -> Config {
@@ -73,6 +96,81 @@ fn every_mode_keeps_what_was_written() {
         let db = Db::open_config(&config).expect("open");
         assert_eq!(db.iter().expect("iter").count(), 500);
         assert_eq!(db.get(77u32.to_be_bytes()).expect("get").as_deref(), Some(&[77u8; 77][..]));
+    }
+}
+
+#[test]
+fn two_fast_tiers_are_used_as_one_and_told_of() {
+    for kind in [FastKind::Auto, FastKind::Block, FastKind::Emulated] {
+        let place = Place::new();
+        let mut config = place.twice(kind);
+        let db = Db::open_config(&config).expect("create");
+        fill(&db);
+        let stats = db.stats();
+        for told in ["fast-a (40 MiB)", "fast-b (33 MiB)"] {
+            assert!(stats.mode.contains(told), "{}", stats.mode);
+        }
+        let fast = &stats.tiers[0];
+        assert!(fast.path.contains("fast-a") && fast.path.contains("fast-b"), "{}", fast.path);
+        let mapped = kind == FastKind::Emulated;
+        // 39 and 32 MiB, of which each gives whole pages of 2 MiB; or half of the memory.
+        assert_eq!(fast.capacity, if mapped { (38 + 32) << 20 } else { 16 << 20 });
+        db.close().expect("close");
+        for name in ["fast-a", "fast-b"] {
+            for file in if mapped { &["pool"][..] } else { &["pool.log", "pool.table"] } {
+                assert!(place.path(name).join(file).metadata().expect("its part").len() > 0, "{name}/{file}");
+            }
+        }
+        // In whatever order they are listed.
+        config.fast.reverse();
+        let db = Db::open_config(&config).expect("open");
+        check_filled(&db);
+        db.put("more", "and again").expect("put");
+        db.close().expect("close");
+        config.fast.reverse();
+        let db = Db::open_config(&config).expect("open");
+        assert_eq!(db.delete_range("more"..).expect("delete"), 1);
+        check_filled(&db);
+    }
+}
+
+#[test]
+fn one_of_two_fast_tiers_is_not_enough() {
+    for kind in [FastKind::Block, FastKind::Emulated] {
+        let place = Place::new();
+        let config = place.twice(kind);
+        let db = Db::open_config(&config).expect("create");
+        fill(&db);
+        drop(db);
+        for name in ["fast-a", "fast-b"] {
+            std::fs::rename(place.path(name), place.path("away")).expect("rename");
+            let missing = refused(&config);
+            assert!(
+                matches!(&missing, Error::TierMissing { path, .. } if *path == place.path(name)),
+                "{missing}"
+            );
+            assert!(!place.path(name).exists(), "not created anew");
+            let mut less = config.clone();
+            less.fast.retain(|tier| tier.path != place.path(name));
+            assert!(matches!(refused(&less), Error::TierMissing { .. }));
+            std::fs::rename(place.path("away"), place.path(name)).expect("rename");
+            // The tier is there, and a file of it is not.
+            let file = if kind == FastKind::Block { "pool.log" } else { "pool" };
+            let file = place.path(name).join(file);
+            std::fs::rename(&file, place.path("kept")).expect("rename");
+            let missing = refused(&config).to_string();
+            assert!(missing.contains(&*file.display().to_string()), "{missing}");
+            std::fs::rename(place.path("kept"), &file).expect("rename");
+        }
+        let mut more =
+            config.clone().with_fast(FastTier::new(place.path("fast-c"), ByteSize::mib(40)).with_kind(kind));
+        assert!(refused(&more).to_string().contains("fast-c"));
+        assert!(!place.path("fast-c").exists());
+        more.fast[1].capacity = ByteSize::mib(34);
+        more.fast.truncate(2);
+        let other = refused(&more).to_string();
+        assert!(other.contains("fast-b") && other.contains("33 MiB"), "{other}");
+        check_filled(&Db::open_config(&config).expect("open"));
     }
 }
 

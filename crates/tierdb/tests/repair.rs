@@ -34,6 +34,12 @@ impl Place {
             .with_flash(FlashTier::new(self.path("flash-b")).with_capacity(ByteSize::mib(64)))
     }
 
+    /// The same with two fast tiers.
+    fn twice(&self, kind: FastKind) -> Config {
+        let second = FastTier::new(self.path("fast-2"), ByteSize::mib(33));
+        self.tiered(kind).with_fast(second.with_kind(kind))
+    }
+
     /// Repairs `source` into a new store; what it holds, after a check that `source` is as it was.
     fn repaired(&self, source: &Config) -> (RepairReport, BTreeMap<Vec<u8>, Vec<u8>>) {
         let before = contents(self.0.path());
@@ -115,16 +121,37 @@ fn right(report: &RepairReport, entries: &BTreeMap<Vec<u8>, Vec<u8>>) -> usize {
 #[test]
 fn a_whole_store_is_clean_and_is_saved_whole() {
     for kind in [FastKind::Block, FastKind::Emulated] {
-        let place = Place::new();
-        let config = place.tiered(kind);
-        fill(&config);
-        let before = contents(place.0.path());
-        let report = tierdb::verify_offline(&config).expect("verify");
-        assert!(report.is_clean() && report.keys_checked == u64::from(KEYS), "{report:?}");
-        assert!(before == contents(place.0.path()), "the check changed something");
-        let (report, entries) = place.repaired(&config);
-        assert!(report.index_whole && report.damage.is_empty() && report.uncertain == 0, "{report:?}");
-        assert_eq!(right(&report, &entries), KEYS as usize);
+        for twice in [false, true] {
+            let place = Place::new();
+            let config = if twice { place.twice(kind) } else { place.tiered(kind) };
+            fill(&config);
+            let before = contents(place.0.path());
+            let report = tierdb::verify_offline(&config).expect("verify");
+            assert!(report.is_clean() && report.keys_checked == u64::from(KEYS), "{report:?}");
+            assert!(before == contents(place.0.path()), "the check changed something");
+            let (report, entries) = place.repaired(&config);
+            assert!(report.index_whole && report.damage.is_empty() && report.uncertain == 0, "{report:?}");
+            assert_eq!(right(&report, &entries), KEYS as usize);
+        }
+    }
+}
+
+#[test]
+fn values_are_found_without_one_of_two_fast_tiers() {
+    for kind in [FastKind::Block, FastKind::Emulated] {
+        for lost in ["fast", "fast-2"] {
+            let place = Place::new();
+            let config = place.twice(kind);
+            fill(&config);
+            std::fs::remove_dir_all(place.path(lost)).expect("remove");
+            let refused = tierdb::verify_offline(&config).expect_err("a tier is missing");
+            assert!(refused.to_string().contains(&*place.path(lost).display().to_string()), "{refused}");
+            let (report, entries) = place.repaired(&config);
+            assert!(!report.index_whole && !report.damage.is_empty(), "{report:?}");
+            let last = place.path(lost).display().to_string();
+            assert!(report.notes.iter().any(|note| note.contains(&last)), "{report:?}");
+            assert_eq!(right(&report, &entries), KEYS as usize, "the newest record of every key");
+        }
     }
 }
 

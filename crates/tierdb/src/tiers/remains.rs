@@ -12,6 +12,8 @@ pub(crate) struct Remain<D> {
     pub dir: Option<D>,
     /// Where it is or was, as far as is known.
     pub path: PathBuf,
+    /// The capacity it was created with, if that is known.
+    pub capacity: Option<u64>,
 }
 
 /// What is left of a store, locked. Nothing of it was changed.
@@ -20,8 +22,8 @@ pub(crate) struct Remains<D> {
     pub uuid: Uuid,
     /// What was fixed when it was created.
     pub shape: Shape,
-    /// The fast tier, if it had one.
-    pub fast: Option<Remain<D>>,
+    /// The fast tiers by number, if it had any.
+    pub fast: Vec<Remain<D>>,
     /// The flash tiers by number.
     pub flash: Vec<Remain<D>>,
     /// What is missing or damaged, in words.
@@ -98,17 +100,18 @@ impl<D: Dir> Remains<D> {
             };
             match by_number.or_else(by_exclusion) {
                 Some(at) => {
-                    let ((place, _), _) = places.remove(at);
-                    Remain { dir: place.dir, path: place.path }
+                    let ((place, found), _) = places.remove(at);
+                    let capacity = found.map(|identity| identity.capacity);
+                    Remain { dir: place.dir, path: place.path, capacity }
                 }
                 None => {
                     let path = store.last_path(role, number).unwrap_or_default();
                     notes.push(format!("{} is missing; it was last at {path:?}", tier_name(role, number)));
-                    Remain { dir: None, path: path.into() }
+                    Remain { dir: None, path: path.into(), capacity: None }
                 }
             }
         };
-        let fast = (store.fast_tiers > 0).then(|| take(TierRole::Fast, 0));
+        let fast = (0..store.fast_tiers).map(|number| take(TierRole::Fast, number)).collect();
         let flash = (0..store.flash_tiers).map(|number| take(TierRole::Flash, number)).collect();
         Ok(Remains { uuid: store.uuid, shape: store.shape, fast, flash, notes, _locks: locks })
     }

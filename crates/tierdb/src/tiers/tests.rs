@@ -144,6 +144,40 @@ fn reordered_flash_tiers_are_put_in_order() {
 }
 
 #[test]
+fn several_fast_tiers_are_found_in_their_order() {
+    let world = world();
+    let four = || {
+        let mut places = three(&world);
+        places.insert(1, place(&world, TierRole::Fast, "other-fast"));
+        places
+    };
+    drop(open(four(), Intent::OpenOrCreate).expect("create"));
+    let mut places = four();
+    places.swap(0, 1);
+    let tiers = open(places, Intent::OpenExisting).expect("open");
+    let order: Vec<_> = tiers.fast.iter().map(|t| (t.path.display().to_string(), t.configured)).collect();
+    assert_eq!(order, [("fast".to_owned(), 1), ("other-fast".to_owned(), 0)]);
+    drop(tiers);
+    let mut places = four();
+    places[1] = place(&world, TierRole::Fast, "spare");
+    let refused = error(places);
+    assert!(
+        matches!(&refused, Error::TierMissing { role: TierRole::Fast, uuid, path }
+            if uuid.starts_with("1 of") && path == Path::new("spare")),
+        "{refused}"
+    );
+    let mut places = four();
+    places.remove(1);
+    let refused = error(places);
+    assert!(
+        matches!(&refused, Error::TierMissing { path, .. } if path == Path::new("other-fast")),
+        "{refused}"
+    );
+    let remains = Remains::find(four()).expect("find");
+    assert_eq!(remains.fast.iter().map(|tier| tier.capacity).collect::<Vec<_>>(), [Some(64 << 20); 2]);
+}
+
+#[test]
 fn swapped_roles_are_refused() {
     let world = world();
     let pair = |fast, flash| vec![place(&world, TierRole::Fast, fast), place(&world, TierRole::Flash, flash)];
