@@ -4,6 +4,9 @@
 //! already; so what a range of the file takes in each directory is one range, too. With one directory
 //! every call goes straight to it.
 //!
+//! Cost: a call within one stripe is one call of one directory. A longer one is one call of each directory that has
+//! any of it, one after another, and a copy; so threads use all devices at once, and a single one that of each in turn.
+//!
 //! What a crash leaves: each directory is on a device with a timeline of its own. Of a write that is not
 //! durable yet any subset of the sectors may be there, on any of the devices, whatever was issued first; of
 //! a change of length or of names, the part of any subset of the directories. That is what [`file`](crate::file)

@@ -138,7 +138,7 @@ fn crashes_at_every_event_lose_nothing() {
 
 /// Whether a store on a log is there after any crash once its creation has returned.
 fn creation_lasts() -> bool {
-    [LogPlace::FastTier, LogPlace::WithValues].into_iter().all(|place| {
+    [LogPlace::FastTier, LogPlace::WithValues, LogPlace::TwoFastTiers].into_iter().all(|place| {
         let sizes = Sizes::tiny();
         let (world, store) = crate::rig::create_logged(&sizes, place);
         let point = world.capture();
