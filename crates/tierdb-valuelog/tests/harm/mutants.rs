@@ -1,15 +1,21 @@
 //! Goal: the damage suite would notice if any comparison of a checksum were left out, and so each is needed.
-//! Method: list the comparisons that stores, whole and damaged, pass; leave out one at a time, and damage
-//! stores until the suite finds something wrong.
+//! Method: damage stores in all ways, and list the comparisons that they pass, and for each those damaged stores
+//! in which it tells. Leave out one comparison at a time, and look at those stores again until something is
+//! found wrong. More stores are damaged until every comparison was found to be needed.
 
 use crate::base::{Base, Look, Mode, base};
 use crate::harms::{Harm, Places};
 use fastrand::Rng;
-use std::collections::BTreeSet;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
-use std::time::Instant;
 use tierdb_base::mutant::{self, Site};
+
+/// Damaged stores of a round, and most rounds.
+const ROUND: usize = 1500;
+const ROUNDS: usize = 20;
+/// Comparisons that are passed at least.
+const LEAST_SITES: usize = 14;
 
 /// Damaged stores of all kinds, mixed.
 fn harms(base: &Base, seed: u64) -> impl Iterator<Item = Harm> {
@@ -28,59 +34,75 @@ fn harms(base: &Base, seed: u64) -> impl Iterator<Item = Harm> {
     })
 }
 
-/// The first thing that is found wrong, and after how many stores.
-fn first_wrong(base: &Base, most: usize) -> Option<(usize, String)> {
-    harms(base, 7).take(most).enumerate().find_map(|(number, harm)| {
-        let look = if number % 2 == 0 { Look::Write } else { Look::Read };
-        let seen = catch_unwind(AssertUnwindSafe(|| base.harmed(&harm, look)));
-        match seen {
-            Ok(Ok(_)) => None,
-            Ok(Err(wrong)) => Some((number, format!("{harm:?}: {wrong}"))),
-            Err(_) => Some((number, format!("{harm:?}: panic"))),
-        }
-    })
+/// Runs `work` on two threads, which share what it takes.
+fn on_two_threads(work: impl Fn() + Sync) {
+    std::thread::scope(|scope| {
+        scope.spawn(&work);
+        work();
+    });
 }
 
-fn sites(base: &Base) -> Vec<Site> {
-    let seen = mutant::record(|| {
-        for (number, harm) in harms(base, 1).take(2000).enumerate() {
-            let look = if number % 2 == 0 { Look::Write } else { Look::Read };
-            base.harmed(&harm, look).expect("nothing is left out");
+/// The comparisons that damaged stores pass, with the stores in which they tell.
+fn telling<'h>(base: &Base, harms: &'h [Harm]) -> BTreeMap<Site, Vec<&'h Harm>> {
+    let (queue, found) = (Mutex::new(harms.iter()), Mutex::new(BTreeMap::<Site, Vec<&Harm>>::new()));
+    on_two_threads(|| {
+        while let Some(harm) = { queue.lock().next() } {
+            let seen = mutant::record(|| {
+                base.harmed(harm, Look::Write).expect("nothing is left out");
+            });
+            let mut found = found.lock();
+            for site in seen.into_keys().filter(|site| site.file.contains("valuelog/src")) {
+                let comparison = Site { what: "checksum", ..site };
+                match site.what {
+                    "checksum" => _ = found.entry(comparison).or_default(),
+                    "mismatch" => found.entry(comparison).or_default().push(harm),
+                    _ => {}
+                }
+            }
         }
     });
-    let found: BTreeSet<Site> = seen.into_keys().collect();
-    found.into_iter().filter(|site| site.what == "checksum" && site.file.contains("valuelog/src")).collect()
+    found.into_inner()
+}
+
+/// What is found wrong in a damaged store without the comparison at `site`.
+fn wrong(base: &Base, harm: &Harm, site: Site) -> Option<String> {
+    let look = || mutant::without(site, || base.harmed(harm, Look::Write));
+    match catch_unwind(AssertUnwindSafe(look)) {
+        Ok(Ok(_)) => None,
+        Ok(Err(wrong)) => Some(wrong),
+        Err(_) => Some("panic".into()),
+    }
 }
 
 #[test]
 fn every_comparison_of_a_checksum_that_is_left_out_is_noticed() {
     std::panic::set_hook(Box::new(|_| {}));
     let base = base(Mode::Memory);
-    assert_eq!(first_wrong(&base, 20_000), None, "nothing is left out");
-    let sites = sites(&base);
-    let (queue, missed) = (Mutex::new(sites.clone()), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                loop {
-                    let Some(site) = queue.lock().expect("no panic").pop() else { return };
-                    let start = Instant::now();
-                    match mutant::without(site, || first_wrong(&base, 40_000)) {
-                        Some((number, wrong)) => println!("caught: {site}, by store {number}: {wrong}"),
-                        None => {
-                            println!("MISSED: {site}, in {:.1?}", start.elapsed());
-                            missed.lock().expect("no panic").push(site);
-                        }
-                    }
+    let mut stream = harms(&base, 7);
+    let (mut sites, noticed) = (BTreeSet::new(), Mutex::new(BTreeSet::new()));
+    for round in 0..ROUNDS {
+        let harms: Vec<Harm> = stream.by_ref().take(ROUND).collect();
+        let telling = telling(&base, &harms);
+        sites.extend(telling.keys().copied());
+        let unknown = |site: &Site| !noticed.lock().contains(site);
+        let queue = Mutex::new(telling.into_iter().filter(|(site, _)| unknown(site)));
+        on_two_threads(|| {
+            while let Some((site, harms)) = { queue.lock().next() } {
+                let found =
+                    harms.iter().zip(1..).find_map(|(harm, n)| Some((n, harm, wrong(&base, harm, site)?)));
+                if let Some((number, harm, wrong)) = found {
+                    println!("{site}: round {round}, store {number}, {harm:?}: {wrong}");
+                    noticed.lock().insert(site);
                 }
-            });
+            }
+        });
+        if noticed.lock().len() == sites.len() {
+            break;
         }
-    });
-    let missed = missed.into_inner().expect("no panic");
-    assert!(
-        missed.is_empty(),
-        "{} of {} are not noticed when left out: {missed:#?}",
-        missed.len(),
-        sites.len()
-    );
+    }
+    let noticed = noticed.into_inner();
+    println!("{} of {} comparisons noticed when left out", noticed.len(), sites.len());
+    let missed: Vec<_> = sites.difference(&noticed).collect();
+    assert!(missed.is_empty(), "not noticed when left out: {missed:#?}");
+    assert!(sites.len() >= LEAST_SITES, "only {} comparisons were passed", sites.len());
 }

@@ -26,7 +26,7 @@ const TOGETHER: u64 = 12;
 /// How long a thread that has left out a call lets the other run ahead.
 const PAUSE: Duration = Duration::from_millis(2);
 /// What the suites of damage and of failing devices leave out.
-const ELSEWHERE: [&str; 3] = ["checksum", "failure", "latch"];
+const ELSEWHERE: [&str; 4] = ["checksum", "mismatch", "failure", "latch"];
 /// What a test beside it notices, and why no script does.
 const BESIDE: [(&str, &str, &str); 3] = [
     (
