@@ -17,6 +17,14 @@ pub struct Site {
     pub column: u32,
 }
 
+impl Site {
+    /// Whether it is a step on the way to durability, and not a comparison or what is done about a failure: those
+    /// matter where media are damaged or fail.
+    pub fn is_persist(&self) -> bool {
+        !["checksum", "mismatch", "failure", "latch"].contains(&self.what)
+    }
+}
+
 impl std::fmt::Display for Site {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} at {}:{}:{}", self.what, self.file, self.line, self.column)

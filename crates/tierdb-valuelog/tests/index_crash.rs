@@ -243,7 +243,7 @@ fn sites() -> Vec<Site> {
     }
     let ours = |site: &Site| {
         let file = site.file;
-        site.what != "checksum" && (file.contains("src/index") || file.contains("src/pages"))
+        site.is_persist() && (file.contains("src/index") || file.contains("src/pages"))
     };
     found.into_keys().filter(ours).collect()
 }

@@ -38,7 +38,7 @@ fn sites() -> BTreeMap<Site, Vec<Passed>> {
                     drop(open(&world.copy(), &sizes, mode).expect("a whole store opens"));
                 });
                 for (site, times) in seen {
-                    let of_mode = if mode.is_none() { site.what != "checksum" } else { site.what == "wait" };
+                    let of_mode = if mode.is_none() { site.is_persist() } else { site.what == "wait" };
                     if of_mode && site.file.contains("slab/src") {
                         found.entry(site).or_default().push((times, script, seed, mode));
                     }

@@ -25,8 +25,6 @@ const SAMPLE: u64 = 500;
 const TOGETHER: u64 = 12;
 /// How long a thread that has left out a call lets the other run ahead.
 const PAUSE: Duration = Duration::from_millis(2);
-/// What the suites of damage and of failing devices leave out.
-const ELSEWHERE: [&str; 4] = ["checksum", "mismatch", "failure", "latch"];
 /// What a test beside it notices, and why no script does.
 const BESIDE: [(&str, &str, &str); 3] = [
     (
@@ -58,8 +56,7 @@ fn sites() -> BTreeMap<Site, Vec<Passed>> {
                     drop(open(&world.copy(), &sizes, mode).expect("a whole store opens"));
                 });
                 for (site, times) in seen {
-                    let of_mode =
-                        if mode.is_none() { !ELSEWHERE.contains(&site.what) } else { site.what == "wait" };
+                    let of_mode = if mode.is_none() { site.is_persist() } else { site.what == "wait" };
                     // The index has a suite of its own.
                     let ours = site.file.contains("valuelog/src") && !site.file.contains("src/index");
                     if of_mode && ours {
