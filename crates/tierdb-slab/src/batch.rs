@@ -145,13 +145,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let redo = if room { heap.stage_redo(&mut stage, &changes) } else { None };
         let Some(redo) = redo else {
-            let _drained = stage.drain();
             for (_, _, effect) in effects {
                 if let Effect::Replace { written, .. } = effect {
                     heap.give(&written.slots);
                 }
             }
-            states.iter_mut().for_each(|state| state.release_retired(heap));
             return Ok(Tried::NoRoom);
         };
         heap.install(stage, redo, &changes, &self.commits);
@@ -204,9 +202,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
             states.iter().for_each(|state| state.stage_retired(heap, &mut stage));
             let record = NewRecord { kind: Kind::RangeTombstone, seqno, key: &[], value: bytes };
             let written = heap.write(&mut stage, &record, Purpose::Upkeep);
+            let Some(written) = written else { return Ok(Tried::NoRoom) };
             let drained = stage.drain();
             states.iter_mut().for_each(|state| state.release_retired(heap));
-            let Some(written) = written else { return Ok(Tried::NoRoom) };
             drained.publish(written.commit.0, written.commit.1);
             heap.pool.fence();
             let tombstone = Arc::new(RangeTombstone { seqno, range: range.clone(), slots: written.slots });

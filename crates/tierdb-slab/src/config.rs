@@ -33,8 +33,12 @@ pub struct Options {
     pub high_pct: u8,
     /// Fill at which it stops. Default 95, below `high_pct`.
     pub low_pct: u8,
-    /// Share of the tracked keys, in percent, that are popular enough to stay. Default 70 (PrismDB §6), 0..=100.
-    pub pinned_pct: u8,
+    /// Share of the tracked keys, in percent, that are popular enough to stay: 0..=100, or `None` to look for the best
+    /// by hill climbing on throughput and writes to flash. Default 70 (PrismDB §6).
+    pub pinned_pct: Option<u8>,
+    /// Most bytes a day that are written to flash. Default `None`: any. When it is spent, the fast tier is filled up to
+    /// the last percent, then writers are slowed down, and only writers that find no room at all make it be exceeded.
+    pub flash_bytes_per_day: Option<u64>,
     /// What scores the ranges that may be migrated. Default `ApproxM`.
     pub metric: Metric,
     /// Ranges that are compared for a migration. Default 8 (PrismDB §5.3); 0 compares all.
@@ -57,7 +61,8 @@ impl Options {
             table_bytes: (pool_len / 16).clamp(256 << 10, 8 << 20),
             high_pct: 98,
             low_pct: 95,
-            pinned_pct: 70,
+            pinned_pct: Some(70),
+            flash_bytes_per_day: None,
             metric: Metric::ApproxM,
             choices: 8,
             recovery_threads: cores,
@@ -76,7 +81,7 @@ impl Options {
         check((16 << 10..=1 << 30).contains(&self.table_bytes), "table_bytes must be from 16 KiB to 1 GiB")?;
         check((50..=99).contains(&self.high_pct), "high_pct must be 50 to 99")?;
         check((1..self.high_pct).contains(&self.low_pct), "low_pct must be at least 1, and below high_pct")?;
-        check(self.pinned_pct <= 100, "pinned_pct must be 0 to 100")?;
+        check(self.pinned_pct.is_none_or(|pct| pct <= 100), "pinned_pct must be 0 to 100")?;
         check(self.recovery_threads >= 1, "recovery_threads must be at least 1")
     }
 }

@@ -12,6 +12,7 @@ use crate::partition::{Entry, Partition, RangeTombstone, State};
 use crate::read_trigger::ReadTrigger;
 use crate::snapshots::Snapshots;
 use crate::tracker::{Tier, Tracker};
+use crate::tune::{PinnedShare, WearBudget};
 use crate::work::Work;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -65,6 +66,8 @@ pub struct Core<P: Pool, D: Dir> {
     pub tracker: Tracker,
     pub cache: Cache,
     pub read_trigger: ReadTrigger,
+    pub pinned: PinnedShare,
+    pub budget: WearBudget,
     pub lost: Lost,
     pub counters: Counters,
     pub latencies: Latencies,

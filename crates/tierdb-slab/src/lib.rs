@@ -3,7 +3,7 @@
 //! Read in this order: [`config`], then `layout`, `slabs` and `record` (what is on the fast tier), `heap` and `commit`
 //! (how it changes), `flash` (what is on flash), `partition`, `cache` and `core` (what is in
 //! DRAM), `write`, `batch`
-//! and `cursor` (operations), `tracker`, `choose`, `migrate`, `promote` and `read_trigger` (what moves between the tiers), `clean` and
+//! and `cursor` (operations), `tracker`, `tune`, `choose`, `migrate`, `promote` and `read_trigger` (what moves between the tiers), `clean` and
 //! `tidy` (what else frees space), `work` (who does it), `divide`, `recover`.
 
 #![forbid(unsafe_code)]
@@ -34,6 +34,7 @@ mod snapshots;
 mod stats;
 mod tidy;
 mod tracker;
+mod tune;
 mod verify;
 mod work;
 mod write;

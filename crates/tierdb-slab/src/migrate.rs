@@ -317,7 +317,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let redo = if room { heap.stage_redo(&mut stage, &changes) } else { None };
         let Some(redo) = redo else {
-            let _drained = stage.drain();
             slots.iter().for_each(|slots| heap.give(slots));
             return Err(self.fast_full());
         };
@@ -325,6 +324,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.counters.tables_written.add(merged.tables.len() as u64);
         self.counters.tables_replaced.add(old.len() as u64);
         self.counters.table_bytes.add(merged.bytes);
+        self.budget.spend(merged.bytes);
         let live: Vec<Arc<LiveTable<D>>> = merged
             .tables
             .into_iter()
@@ -391,7 +391,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// The share of the tracked keys that stay, in percent.
     pub fn pinned_pct(&self) -> u8 {
-        self.options.pinned_pct
+        self.pinned.pct()
     }
 
     /// That the fast tier is full.

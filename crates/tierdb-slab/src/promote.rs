@@ -49,12 +49,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut stage = Stage::new(&*heap.pool);
         state.stage_retired(heap, &mut stage);
         let record = NewRecord { kind: Kind::Value, seqno, key: &key, value: &value };
-        let written = heap.write(&mut stage, &record, Purpose::Value);
+        let Some(written) = heap.write(&mut stage, &record, Purpose::Value) else { return };
         let drained = stage.drain();
         state.release_retired(heap);
-        let Some(written) = written else { return };
+        // No fence: nothing depends on a copy, and what follows on its word follows on media too.
         drained.publish(written.commit.0, written.commit.1);
-        heap.pool.fence();
         let long = !written.slots.parts.is_empty();
         let entry = Entry::new(written.slots.at, seqno, false, long).clean();
         state.insert(&key, entry);

@@ -10,9 +10,11 @@ use crate::core::Core;
 use crate::flash::LiveTable;
 use crate::migrate::{Plan, Victims};
 use crate::partition::Partition;
+use crate::tune::Progress;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 use tierdb_base::Result;
 use tierdb_device::Dir;
 use tierdb_pmem::Pool;
@@ -127,6 +129,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
             flash: c.flash_hits.get() + c.cache_hits.get(),
             writes: c.puts.get() + c.deletes.get() + c.batches.get(),
         };
+        let progress = Progress {
+            operations: now.fast + now.flash + now.writes,
+            user_bytes: c.user_bytes.get(),
+            table_bytes: c.table_bytes.get(),
+        };
+        self.pinned.look(progress, Instant::now());
         let tracked: u64 = self.tracker.distribution().iter().sum();
         self.read_trigger.look(now, self.tracker.on_flash() * 100 / tracked.max(1));
         if self.read_trigger.is_active() {

@@ -25,6 +25,7 @@ use crate::record::{Head, Kind};
 use crate::slabs::{Commit, Mark, Slabs};
 use crate::snapshots::Snapshots;
 use crate::tracker::Tracker;
+use crate::tune::{PinnedShare, WearBudget};
 use crate::work::Work;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashSet};
@@ -81,6 +82,8 @@ fn core_of<P: Pool, D: Dir>(
         tracker: Tracker::new(tracked),
         cache: Cache::new(),
         read_trigger: ReadTrigger::new(),
+        pinned: PinnedShare::new(options.pinned_pct),
+        budget: WearBudget::new(options.flash_bytes_per_day),
         lost,
         counters: Counters::default(),
         latencies: Latencies::new(),

@@ -36,8 +36,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let c = &self.counters;
         let slabs = &self.heap.slabs;
         let (mut fast_keys, mut flash_keys, mut tombstones, mut tables) = (0_u64, 0_u64, 0_u64, 0_u64);
+        let mut partitions = 0_u64;
         for part in &self.router.read().parts {
             let state = part.read();
+            partitions += 1;
             fast_keys += state.index.len() as u64 - state.tombstones;
             tombstones += state.tombstones;
             for table in state.tables.tables() {
@@ -64,7 +66,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             io: IoStats::by_cause(&dir.meter),
         }));
         let clocks = self.tracker.distribution();
-        Stats {
+        let budget_left = self.budget.left(std::time::Instant::now());
+        let mut stats = Stats {
             engine: "slab",
             mode: self.mode.clone(),
             keys: fast_keys + flash_keys,
@@ -98,6 +101,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("tracked_clock_3", clocks[3]),
                 ("tracked_on_flash", self.tracker.on_flash()),
                 ("tracker_capacity", self.tracker.capacity()),
+                ("pinned_pct", u64::from(self.pinned.pct())),
+                ("partitions", partitions),
                 ("stalls", c.stalls.get()),
                 ("migrations", c.migrations.get()),
                 ("demoted_keys", c.demoted.get()),
@@ -111,6 +116,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("lost_records", self.lost.places().len() as u64),
             ],
             poisoned: self.latch.check().err().map(|error| error.to_string()),
+        };
+        if let Some(left) = budget_left {
+            stats.counters.push(("flash_budget_left_bytes", left.max(0) as u64));
+            stats.counters.push(("flash_budget_spent", u64::from(left <= 0)));
         }
+        stats
     }
 }

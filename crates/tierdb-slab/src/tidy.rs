@@ -56,10 +56,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut stage = Stage::new(&*heap.pool);
         state.stage_retired(heap, &mut stage);
         let record = NewRecord { kind: head.kind, seqno: head.seqno, key: &head.key, value: &value };
-        let written = heap.write(&mut stage, &record, Purpose::Upkeep);
+        let Some(written) = heap.write(&mut stage, &record, Purpose::Upkeep) else { return false };
         let drained = stage.drain();
         state.release_retired(heap);
-        let Some(written) = written else { return false };
         drained.publish(written.commit.0, written.commit.1);
         heap.pool.fence();
         let mut copy = Entry::new(written.slots.at, head.seqno, entry.is_tombstone(), false);

@@ -21,6 +21,10 @@ use tierdb_pmem::{Pool, Stage};
 const GROUP_DELAY: Duration = Duration::from_millis(5);
 /// Memory and balance are looked at once in so many writes.
 const LOOK_AGAIN: u32 = 256;
+/// Fill up to which the fast tier is used when no more may be written to flash.
+const LAST_PCT: u8 = 99;
+/// Longest time for which a writer is held back then.
+const SPENT_PACE: Duration = Duration::from_millis(10);
 /// Longest time for which a writer is held back when little is free.
 const PACE: Duration = Duration::from_micros(500);
 
@@ -165,7 +169,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.work.want_space();
         let (free, target) = (self.heap.slabs.free_bytes(), self.free_target(self.options.high_pct));
         if free < target / 2 {
-            let pace = PACE.mul_f64(1.0 - free as f64 / (target as f64 / 2.0));
+            let longest = if self.budget.is_spent() { SPENT_PACE } else { PACE };
+            let pace = longest.mul_f64(1.0 - free as f64 / (target as f64 / 2.0));
             self.counters.stall_ns.add(pace.as_nanos() as u64);
             std::thread::sleep(pace);
         }
@@ -176,6 +181,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         while self.is_over(self.options.low_pct) && !self.work.is_stopped() {
             if self.drop_copies() > 0 {
                 continue;
+            }
+            if self.budget.is_spent() && !self.is_over(LAST_PCT) {
+                return Ok(());
             }
             let done = match self.migrate_round(Victims::Unpopular) {
                 Ok(done) if done.keys > 0 => done,

@@ -121,10 +121,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
             None => (Kind::Tombstone, Purpose::Upkeep),
         };
         let record = NewRecord { kind, seqno, key, value: value.unwrap_or_default() };
-        let written = heap.write(&mut stage, &record, purpose);
+        let Some(written) = heap.write(&mut stage, &record, purpose) else { return Ok(Tried::NoRoom) };
         let drained = stage.drain();
         state.release_retired(heap);
-        let Some(written) = written else { return Ok(Tried::NoRoom) };
         drained.publish(written.commit.0, written.commit.1);
         heap.pool.fence();
         let long = !written.slots.parts.is_empty();

@@ -54,9 +54,12 @@ pub fn explore_script(
 }
 
 /// Images that are checked at least, in all modes together.
-const LEAST_IMAGES: u64 = 60_000;
+const LEAST_IMAGES: u64 = 30_000;
 /// Of them, images of crashes inside recovery.
-const LEAST_IN_RECOVERY: u64 = 20_000;
+const LEAST_IN_RECOVERY: u64 = 6_000;
+
+/// Images of one script at the most.
+const IMAGES_OF_A_SCRIPT: u64 = 2_500;
 
 #[test]
 fn crashes_at_every_event_lose_nothing() {
@@ -74,8 +77,11 @@ fn crashes_at_every_event_lose_nothing() {
                     let script = &Script::ALL[number as usize % Script::ALL.len()];
                     // Most of them on byte-addressable media, where a crash has the most outcomes.
                     let mode = if number % 8 < 6 { MODES[0] } else { MODES[1 + (number as usize / 8) % 2] };
+                    let depth = if number.is_multiple_of(4) { 3 } else { 2 };
+                    // A part of each, so that there are many scripts in all modes.
+                    let most = Some(IMAGES_OF_A_SCRIPT);
                     let options =
-                        Options::default().seed(number).depth(if number.is_multiple_of(4) { 3 } else { 2 });
+                        Options { max_images: most, ..Options::default().seed(number).depth(depth) };
                     match explore_script(script, &Sizes::tiny(), mode, &options) {
                         Ok(run) => total.lock().expect("total").add(&run),
                         Err(failure) => panic!("script {}, mode {mode:?}: {failure}", script.name),
