@@ -34,8 +34,8 @@ impl Script {
     /// Values up to some chunks long, written beside the rings.
     pub const LONG: Script =
         Script { name: "long", ops: 24, keys: 4, longest: 40_000, grouped: 0, moves: 0, threads: 1 };
-    /// All of them.
-    pub const ALL: [Script; 5] = [Self::OVERWRITE, Self::CHURN, Self::LONG, Self::GROUPED, Self::TOGETHER];
+    /// Those of one thread.
+    pub const ALL: [Script; 5] = [Self::OVERWRITE, Self::CHURN, Self::LONG, Self::GROUPED, Self::MOVES];
     /// Grouped and durable writes mixed.
     pub const GROUPED: Script =
         Script { name: "grouped", ops: 60, keys: 8, longest: 600, grouped: 5, moves: 0, threads: 1 };

@@ -44,7 +44,7 @@ fn sites() -> BTreeMap<Site, Vec<Passed>> {
     // What a logged pool does between the engine and its files is tested with it. Of the engine's calls only
     // waiting means something there that it does not mean on memory.
     for mode in [MODES[0], MODES[1]] {
-        for script in Script::ALL.iter().filter(|script| script.threads == 1) {
+        for script in &Script::ALL {
             for seed in 0..SEEDS {
                 let seen = mutant::record(|| {
                     let sizes = Sizes::tiny();
