@@ -34,6 +34,9 @@ impl Script {
     /// Values up to some chunks long, written beside the rings.
     pub const LONG: Script =
         Script { name: "long", ops: 24, keys: 4, longest: 40_000, grouped: 0, moves: 0, threads: 1 };
+    /// Reclamation and collection all the time, and values that take the chunks they free at once.
+    pub const MOVES: Script =
+        Script { name: "moves", ops: 40, keys: 6, longest: 9_000, grouped: 0, moves: 12, threads: 1 };
     /// Those of one thread.
     pub const ALL: [Script; 5] = [Self::OVERWRITE, Self::CHURN, Self::LONG, Self::GROUPED, Self::MOVES];
     /// Grouped and durable writes mixed.
