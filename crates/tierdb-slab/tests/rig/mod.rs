@@ -1,5 +1,6 @@
 //! Stores on simulated media, for the engine's suites.
 
+#[allow(dead_code, reason = "the other engine's suite uses the rest")]
 #[path = "../../../tierdb-valuelog/tests/rig/script.rs"]
 pub mod script;
 
