@@ -51,6 +51,12 @@ pub enum Command {
   tierdb-bench first --dir /mnt/ssd/bench --json first.json")]
     First(First),
 
+    /// Repeat an experiment of a paper, scaled to this machine, and show its findings beside ours
+    #[command(after_help = "Examples:
+  tierdb-bench paper prism 7 --dir /mnt/ssd/bench
+  tierdb-bench paper prism 16 --threads 8 --plots plots")]
+    Paper(Paper),
+
     /// Draw the plots of a report that --json has written
     #[command(after_help = "Example:
   tierdb-bench plot ycsb.json plots/")]
@@ -62,6 +68,64 @@ pub enum Command {
     /// Run one case, given as JSON on standard input
     #[command(name = crate::child::SUBCOMMAND, hide = true)]
     Case,
+}
+
+/// A paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Source {
+    /// PRISM, ASPLOS '23
+    Prism,
+}
+
+/// A figure of PRISM's evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Figure {
+    /// YCSB: throughput, and latencies of Table 3
+    #[value(name = "7")]
+    Ycsb,
+    /// Throughput by skew
+    #[value(name = "9")]
+    Skew,
+    /// Write amplification by skew
+    #[value(name = "12")]
+    Writes,
+    /// Throughput by threads
+    #[value(name = "16")]
+    Threads,
+}
+
+/// `paper`.
+#[derive(Clone, Debug, Args)]
+pub struct Paper {
+    /// The paper
+    #[arg(value_enum)]
+    pub paper: Source,
+    /// The figure
+    #[arg(value_enum)]
+    pub figure: Figure,
+    /// Systems (see 'list')
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "tierdb-byte")]
+    pub system: Vec<String>,
+    /// Keys to load
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub keys: u64,
+    /// Threads; for figure 16 the most
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = threads)]
+    pub threads: usize,
+    /// Length of each workload in seconds
+    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = positive)]
+    pub seconds: f64,
+    /// Where and how large.
+    #[command(flatten)]
+    pub place: Place,
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    let threads: usize = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (1..=crate::ledger::MAX_WRITERS).contains(&threads) {
+        return Ok(threads);
+    }
+    Err(format!("1 to {} threads are possible", crate::ledger::MAX_WRITERS))
 }
 
 /// `plot`.

@@ -42,8 +42,11 @@ pub enum Failure {
         source: std::io::Error,
     },
     /// A process that ran a case ended without a result.
-    #[error("the process of a case ended without a result: {0}")]
+    #[error("the case ended without a result: {0}")]
     Child(String),
+    /// Some cases failed.
+    #[error("{} failed: {}", if .0.len() == 1 { "a case" } else { "cases" }, .0.join("; "))]
+    Cases(Vec<String>),
 }
 
 impl Failure {

@@ -18,6 +18,7 @@ pub mod machine;
 pub mod measure;
 pub mod ours;
 pub mod pace;
+pub mod paper;
 pub mod phase;
 pub mod plan;
 pub mod plots;
@@ -62,6 +63,17 @@ fn dispatch(cli: &Cli, systems: &Systems) -> Result<(), Failure> {
     match &cli.command {
         Command::Run(run) => finish(plan::of_run(systems, run)?, &run.place),
         Command::First(first) => finish(plan::of_first(systems, first)?, &first.place),
+        Command::Paper(paper) => {
+            let report = plan::carry_out(paper::plan(systems, paper)?, &|line| eprintln!("{line}"));
+            deliver(&report, &paper.place)?;
+            if paper.place.json.as_deref() != Some(Path::new("-")) {
+                print(&paper::beside(paper.figure, &report))?;
+            }
+            if let Some(dir) = &paper.place.plots {
+                plots::write(dir, &paper::plot(paper.figure, &report), &table::heading(&report))?;
+            }
+            ended(report)
+        }
         Command::Plot(plot) => {
             let text = std::fs::read_to_string(&plot.report)
                 .map_err(|e| Failure::io("cannot read", &plot.report, e))?;
@@ -80,8 +92,14 @@ fn dispatch(cli: &Cli, systems: &Systems) -> Result<(), Failure> {
 }
 
 fn finish(plan: plan::Plan, place: &Place) -> Result<(), Failure> {
-    let report = plan::carry_out(plan, &|line| eprintln!("{line}"))?;
-    deliver(&report, place)
+    let report = plan::carry_out(plan, &|line| eprintln!("{line}"));
+    deliver(&report, place)?;
+    ended(report)
+}
+
+/// A run in which a case failed has failed.
+fn ended(report: Report) -> Result<(), Failure> {
+    if report.failures.is_empty() { Ok(()) } else { Err(Failure::Cases(report.failures)) }
 }
 
 /// Prints `report`, and writes it and its plots where the command line says.

@@ -53,9 +53,11 @@ impl Machine {
     }
 }
 
-/// The file system and the device that `path` is on, as in `ext4 on /dev/sda1`.
+/// The file system and the device that `path` is on, or will be, as in `ext4 on /dev/sda1`.
 pub fn file_system(path: &Path) -> String {
-    let path = path.canonicalize().unwrap_or_else(|_| PathBuf::from(path));
+    let path = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
+    let there = path.ancestors().find_map(|ancestor| ancestor.canonicalize().ok());
+    let path = there.unwrap_or(path);
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     file_system_of(&path, &mounts)
 }
@@ -85,6 +87,12 @@ mod tests {
         assert_eq!(file_system_of(Path::new("/mnt/b/c"), mounts), "xfs on /dev/b");
         assert_eq!(file_system_of(Path::new("/dev/shm/x"), mounts), "tmpfs");
         assert_eq!(file_system_of(Path::new("/mnt/bc"), mounts), "ext4 on /dev/a");
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_yet_is_where_its_parent_is() {
+        let here = file_system(Path::new("/"));
+        assert_eq!(file_system(Path::new("/no/such/directory")), here);
     }
 
     #[test]

@@ -114,7 +114,11 @@ pub fn of_first(systems: &Systems, first: &First) -> Result<Plan, Failure> {
     Ok(Plan { title: "TierDB: first figures".to_owned(), ..plan })
 }
 
-fn named<'a>(systems: &'a Systems, name: &str) -> Result<&'a dyn System, Failure> {
+/// The system `name`.
+///
+/// # Errors
+/// `Invalid` if there is none.
+pub fn named<'a>(systems: &'a Systems, name: &str) -> Result<&'a dyn System, Failure> {
     systems.named(name).ok_or_else(|| {
         Failure::Invalid(format!("there is no system {name:?}; there are {}", systems.names().join(", ")))
     })
@@ -222,14 +226,13 @@ pub fn settings(
     }
 }
 
-/// Runs every case of `plan` in turn, as often as it says, and tells `progress` which one begins.
-///
-/// # Errors
-/// The first failure; cases that had ended before it are lost.
-pub fn carry_out(plan: Plan, progress: &dyn Fn(&str)) -> Result<Report, Failure> {
+/// Runs every case of `plan` in turn, as often as it says, and tells `progress` which one begins. A case that fails
+/// is named in the report, and the others go on.
+pub fn carry_out(plan: Plan, progress: &dyn Fn(&str)) -> Report {
     let machine = Machine::here();
     let mut cases: Vec<Repeated> =
         plan.cases.iter().map(|(label, _)| Repeated { label: label.clone(), runs: Vec::new() }).collect();
+    let mut failures = Vec::new();
     let all = plan.cases.len() * plan.settings.repeats;
     for repeat in 0..plan.settings.repeats {
         for (index, (label, case)) in plan.cases.iter().enumerate() {
@@ -239,8 +242,12 @@ pub fn carry_out(plan: Plan, progress: &dyn Fn(&str)) -> Result<Report, Failure>
                 "{number} of {all}: {}, {durability}, {} threads {label}",
                 case.system, case.threads
             ));
-            cases[index].runs.push(child::measure(case)?);
+            match child::measure(case) {
+                Ok(outcome) => cases[index].runs.push(outcome),
+                Err(failure) => failures.push(format!("{}, {durability}: {failure}", case.system)),
+            }
         }
     }
-    Ok(Report { title: plan.title, machine, settings: plan.settings, cases })
+    cases.retain(|case| !case.runs.is_empty());
+    Report { title: plan.title, machine, settings: plan.settings, cases, failures }
 }

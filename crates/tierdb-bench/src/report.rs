@@ -45,6 +45,8 @@ pub struct Report {
     pub settings: Settings,
     /// Every case.
     pub cases: Vec<Repeated>,
+    /// Cases that failed, and why.
+    pub failures: Vec<String>,
 }
 
 /// A case, once for each repetition.

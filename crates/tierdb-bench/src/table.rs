@@ -15,6 +15,9 @@ pub fn text(report: &Report) -> String {
     for case in &report.cases {
         case_text(&mut out, case);
     }
+    for failure in &report.failures {
+        let _ = writeln!(out, "\nFAILED: {failure}");
+    }
     out
 }
 

@@ -117,6 +117,24 @@ fn mixgraph_is_measured_and_drawn() {
 }
 
 #[test]
+fn the_figures_of_the_paper_run_and_stand_beside_it() {
+    for figure in ["7", "9", "12", "16"] {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let output = Command::new(env!("CARGO_BIN_EXE_tierdb-bench"))
+            .args(["paper", "prism", figure, "--keys", "2000", "--seconds", "0.05", "--threads", "2"])
+            .args(["--no-recovery", "--dir"])
+            .arg(dir.path())
+            .arg("--fast-dir")
+            .arg(dir.path())
+            .output()
+            .expect("the command runs");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{figure}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(said.contains("The paper: ") && said.contains("tierdb-byte"), "{figure}: {said}");
+    }
+}
+
+#[test]
 fn a_request_that_makes_no_sense_is_refused() {
     for args in [
         &["run", "--system", "tierdb-tape"][..],

@@ -1,0 +1,150 @@
+//! RocksDB, in the arrangements that people run it in.
+
+use rocksdb::{
+    BlockBasedOptions, Cache, DB, DBCompressionType, DBPath, Direction, IteratorMode, Options,
+    WriteBufferManager, WriteOptions,
+};
+use std::path::PathBuf;
+use tierdb_bench::store::{Counts, Durability, Fast, Found, Setup, Store, StoreError, System};
+
+/// Where RocksDB puts what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrangement {
+    /// Everything on one SSD.
+    Ssd,
+    /// Log and the first levels on the fast tier, the last ones on flash.
+    Tiers,
+    /// Everything on the fast tier, which then must hold all data.
+    Fast,
+    /// Everything on one SSD, values in blob files.
+    Blob,
+}
+
+/// RocksDB in one arrangement.
+pub struct Rocks(pub Arrangement);
+
+impl System for Rocks {
+    fn name(&self) -> &'static str {
+        match self.0 {
+            Arrangement::Ssd => "rocksdb",
+            Arrangement::Tiers => "rocksdb-tiers",
+            Arrangement::Fast => "rocksdb-fast",
+            Arrangement::Blob => "rocksdb-blob",
+        }
+    }
+
+    fn about(&self) -> &'static str {
+        match self.0 {
+            Arrangement::Ssd => {
+                "RocksDB, all on one SSD, direct I/O; one block cache of the whole memory, to which memtables, index and \
+                 filter blocks are charged; Bloom filters of 10 bits; durable: synced log, grouped: log without sync"
+            }
+            Arrangement::Tiers => {
+                "RocksDB as 'rocksdb', with its log and the levels that fit on the fast tier (db_paths), the others on \
+                 flash; the fast tier is plain shared memory, without imitated latency"
+            }
+            Arrangement::Fast => {
+                "RocksDB as 'rocksdb', with everything on the fast tier: an upper reference that needs as much fast \
+                 storage as there is data; plain shared memory, without imitated latency"
+            }
+            Arrangement::Blob => {
+                "RocksDB as 'rocksdb', with values from 256 B on in blob files (BlobDB) and their garbage collection"
+            }
+        }
+    }
+
+    fn fast(&self) -> Fast {
+        match self.0 {
+            Arrangement::Tiers | Arrangement::Fast => Fast::Memory,
+            Arrangement::Ssd | Arrangement::Blob => Fast::None,
+        }
+    }
+
+    fn open(&self, setup: &Setup) -> Result<Box<dyn Store>, StoreError> {
+        let memory = usize::try_from(setup.memory)?;
+        let cache = Cache::new_lru_cache(memory);
+        let mut table = BlockBasedOptions::default();
+        table.set_block_cache(&cache);
+        table.set_cache_index_and_filter_blocks(true);
+        table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+        table.set_bloom_filter(10.0, false);
+        let buffer = (memory / 8).clamp(2 << 20, 64 << 20);
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.set_block_based_table_factory(&table);
+        options.set_compression_type(DBCompressionType::None);
+        options.set_use_direct_reads(true);
+        options.set_use_direct_io_for_flush_and_compaction(true);
+        options.set_write_buffer_size(buffer);
+        options.set_max_write_buffer_number(3);
+        options.set_write_buffer_manager(&WriteBufferManager::new_write_buffer_manager_with_cache(
+            memory / 3,
+            false,
+            cache.clone(),
+        ));
+        options.set_target_file_size_base(buffer as u64);
+        options.set_max_bytes_for_level_base(4 * buffer as u64);
+        let processors = std::thread::available_parallelism().map_or(2, usize::from);
+        options.increase_parallelism(i32::try_from(processors.max(2))?);
+        let mut path = setup.flash_dir.clone();
+        match self.0 {
+            Arrangement::Ssd => {}
+            Arrangement::Tiers => {
+                path = setup.fast_dir.clone();
+                // Which level goes where is decided by the sizes that levels are meant to have.
+                options.set_level_compaction_dynamic_level_bytes(false);
+                let fast = DBPath::new(setup.fast_dir.join("tables"), setup.fast_bytes / 10 * 8)?;
+                let flash = DBPath::new(setup.flash_dir.join("tables"), u64::MAX >> 1)?;
+                options.set_db_paths(&[fast, flash]);
+            }
+            Arrangement::Fast => path = setup.fast_dir.clone(),
+            Arrangement::Blob => {
+                options.set_enable_blob_files(true);
+                options.set_min_blob_size(256);
+                options.set_blob_file_size(64 << 20);
+                options.set_enable_blob_gc(true);
+                options.set_blob_cache(&cache);
+            }
+        }
+        open(&options, path.join("rocksdb"))
+    }
+}
+
+fn open(options: &Options, path: PathBuf) -> Result<Box<dyn Store>, StoreError> {
+    let mut synced = WriteOptions::default();
+    synced.set_sync(true);
+    Ok(Box::new(Open { db: DB::open(options, path)?, synced, unsynced: WriteOptions::default() }))
+}
+
+struct Open {
+    db: DB,
+    synced: WriteOptions,
+    unsynced: WriteOptions,
+}
+
+impl Store for Open {
+    fn get(&self, key: &[u8]) -> Result<Option<Found<'_>>, StoreError> {
+        Ok(self.db.get_pinned(key)?.map(|value| Found::Lent(Box::new(value))))
+    }
+
+    fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<(), StoreError> {
+        let how = if durability == Durability::Durable { &self.synced } else { &self.unsynced };
+        Ok(self.db.put_opt(key, value, how)?)
+    }
+
+    fn scan(&self, from: &[u8], count: usize, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), StoreError> {
+        for entry in self.db.iterator(IteratorMode::From(from, Direction::Forward)).take(count) {
+            let (key, value) = entry?;
+            see(&key, &value);
+        }
+        Ok(())
+    }
+
+    fn counts(&self) -> Counts {
+        Counts { mode: "direct I/O".to_owned(), ..Counts::default() }
+    }
+
+    fn close(self: Box<Self>) -> Result<(), StoreError> {
+        Ok(self.db.flush_wal(true)?)
+    }
+}
