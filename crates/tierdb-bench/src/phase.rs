@@ -204,7 +204,6 @@ fn once(bed: &Bed<'_>, phase: &Phase, progress: &Progress<'_>) -> Result<Measure
         }
         running.into_iter().map(|thread| thread.join()).collect::<Result<Vec<_>, _>>()
     });
-    let seconds = before.begun.elapsed().as_secs_f64();
     if let Some(failure) = shared.failure.into_inner().unwrap_or(None) {
         return Err(failure);
     }
@@ -213,6 +212,9 @@ fn once(bed: &Bed<'_>, phase: &Phase, progress: &Progress<'_>) -> Result<Measure
     };
     let mut tally = Tally::new();
     tallies.iter().for_each(|other| tally.add(other));
+    // The threads' own end: this one looks only every tenth of a second.
+    let ended = tally.ended.unwrap_or_else(Instant::now);
+    let seconds = ended.duration_since(before.begun).as_secs_f64().max(1e-9);
     Ok(before.measured(bed, phase, seconds, &tally, timeline))
 }
 

@@ -3,7 +3,7 @@
 use crate::workload::Op;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The longest latency that is told apart from longer ones.
 const MOST_NS: u64 = 600_000_000_000;
@@ -38,6 +38,8 @@ pub struct Tally {
     pub scanned: u64,
     /// Processor time of the thread, in seconds.
     pub cpu_seconds: f64,
+    /// When the last operation had ended.
+    pub ended: Option<Instant>,
 }
 
 impl Default for Tally {
@@ -54,6 +56,7 @@ impl Tally {
             user_bytes_written: 0,
             scanned: 0,
             cpu_seconds: 0.0,
+            ended: None,
         }
     }
 
@@ -80,6 +83,7 @@ impl Tally {
         self.user_bytes_written += other.user_bytes_written;
         self.scanned += other.scanned;
         self.cpu_seconds += other.cpu_seconds;
+        self.ended = self.ended.max(other.ended);
     }
 
     /// Operations counted.

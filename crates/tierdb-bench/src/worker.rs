@@ -70,6 +70,7 @@ impl<'a> Worker<'a> {
             }
         }
         self.tally.cpu_seconds = thread_seconds() - cpu;
+        self.tally.ended = Some(Instant::now());
         Ok(())
     }
 
