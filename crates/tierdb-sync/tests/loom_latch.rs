@@ -58,7 +58,7 @@ fn a_reader_sees_a_value_that_nobody_is_changing_and_all_that_came_before_it() {
             let (word, content) = (word.clone(), content.clone());
             thread::spawn(move || {
                 for value in 1..=2 {
-                    let mut guard = WordGuard::latch(&word);
+                    let mut guard = WordGuard::latch(&*word);
                     content.store(value, Ordering::Relaxed);
                     guard.set(value * 2);
                 }

@@ -99,7 +99,7 @@ pub fn explore_script(
 }
 
 /// Images that are checked at least, in all modes together.
-const LEAST_IMAGES: u64 = 400_000;
+const LEAST_IMAGES: u64 = 1_000_000;
 /// Of them, images of crashes inside recovery.
 const LEAST_IN_RECOVERY: u64 = 100_000;
 
