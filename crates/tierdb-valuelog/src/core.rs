@@ -274,11 +274,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     _ => None,
                 })
                 .collect();
-            let read = device.read_records(&places, self.seed, Cause::Foreground);
+            let read = device.read_records(&places, Cause::Foreground);
             for (Ahead { number, entry, word, seen }, record) in list.into_iter().zip(read) {
                 let Some((header, bytes)) = record else { continue };
                 let right = header.is_coupled(entry, word.tag())
-                    && header.verify(&bytes, self.seed)
+                    && header.is_whole(&bytes, self.seed)
                     && header.key(&bytes) == key(number);
                 if right {
                     self.counters.flash_reads.add(1);
@@ -322,14 +322,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let room = self.layout.ring_bytes - (at - first) % self.layout.ring_bytes;
         let mut head = [0u8; crate::record::HEADER];
         self.pool.read(at, &mut head)?;
-        let Some(header) = Header::decode(&head, self.seed) else { return Ok(None) };
+        let Some(header) = Header::parse(&head) else { return Ok(None) };
         if header.len() as u64 > room || !header.is_coupled(entry, word.tag()) {
             return Ok(None);
         }
         let mut bytes = vec![0; header.len()];
         self.pool.read(at, &mut bytes)?;
         // The record may have been overwritten between the two reads: the header is that of the bytes.
-        let whole = bytes[..head.len()] == head && header.verify(&bytes, self.seed);
+        let whole = bytes[..head.len()] == head && header.is_whole(&bytes, self.seed);
         Ok(whole.then_some((header, bytes)))
     }
 
@@ -337,9 +337,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn read_flash(&self, word: Word, entry: u64, cause: Cause) -> Result<Option<(Header, Vec<u8>)>> {
         let Place::Flash(number, at) = word.place() else { return Ok(None) };
         let Some(device) = self.storage.device(number) else { return Ok(None) };
-        let read = device.read_record(at, word, self.seed, cause)?;
+        let read = device.read_record(at, word, cause)?;
         Ok(read.filter(|(header, bytes)| {
-            header.is_coupled(entry, word.tag()) && header.verify(bytes, self.seed)
+            header.is_coupled(entry, word.tag()) && header.is_whole(bytes, self.seed)
         }))
     }
 

@@ -76,7 +76,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             };
             bytes.resize(found.header.stored_len() as usize, 0);
             let read = self.pool.read(found.offset, &mut bytes);
-            if read.is_err() || !found.header.verify(&bytes, self.seed) {
+            if read.is_err() || !found.header.is_whole(&bytes, self.seed) {
                 // Its word stays: reading the key says that it is damaged.
                 self.counters.damaged_records.add(1);
                 end = next;
@@ -308,7 +308,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 return None;
             }
             let header = Header::decode(bytes, self.seed)?;
-            let whole = header.stored_len() <= bytes.len() as u64 && header.verify(bytes, self.seed);
+            let whole = header.stored_len() <= bytes.len() as u64 && header.is_whole(bytes, self.seed);
             whole.then_some((at, header))
         })
     }

@@ -12,8 +12,9 @@
 //!
 //! * `entry` is the backward pointer to the HSIT (PRISM §4.5); with the word's forward pointer and tag it
 //!   makes the two well-coupled.
-//! * Both checksums are seeded with the store's identity. The second covers the header alone, so that a
-//!   reader may trust the lengths before it has read the rest.
+//! * Both checksums are seeded with the store's identity. The second covers the header alone, for who goes from
+//!   one record to the next by its length, or looks for a record among other bytes. A reader who comes from
+//!   a word needs the first alone.
 //! * Since format 1. An unknown kind means the record must not be used.
 
 use crate::word::{UNIT, tag_of};
@@ -47,7 +48,7 @@ impl Kind {
     }
 }
 
-/// A record's header, checked.
+/// A record's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Checksum of the whole record.
@@ -68,11 +69,16 @@ impl Header {
     /// Checks the header at the start of `bytes`; `None` if there is none that this store wrote.
     #[track_caller]
     pub fn decode(bytes: &[u8], seed: u64) -> Option<Header> {
+        let header = Header::parse(bytes)?;
+        let check = u32::from_le_bytes(*bytes[28..].first_chunk()?);
+        matches(u64::from(check), header_check(&bytes[8..28], seed)).then_some(header)
+    }
+
+    /// The header that the bytes at the start of `bytes` would be, unchecked: for who bounds its lengths and asks
+    /// [`Header::is_whole`] before anything is made of it.
+    pub fn parse(bytes: &[u8]) -> Option<Header> {
         let word = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
         let (checksum, id, seqno, tail) = (word(0)?, word(8)?, word(16)?, word(24)?);
-        if !matches(tail >> 32, header_check(&bytes[8..28], seed)) {
-            return None;
-        }
         Some(Header {
             checksum,
             entry: id & ((1 << 40) - 1),
@@ -95,7 +101,7 @@ impl Header {
 
     /// Whether the whole record `bytes`, of which this is the header, is as it was written.
     #[track_caller]
-    pub fn verify(&self, bytes: &[u8], seed: u64) -> bool {
+    pub fn is_whole(&self, bytes: &[u8], seed: u64) -> bool {
         bytes.len() >= self.len() && matches(self.checksum, checksum(seed, &bytes[8..self.len()]))
     }
 
@@ -177,17 +183,18 @@ mod tests {
         let len = encode(&mut bytes, 9, Kind::Value, 12345, 77, b"key", b"the value");
         assert_eq!((len, bytes.len() as u64), (HEADER + 12, stored_len(len)));
         let header = Header::decode(&bytes, 9).expect("header");
-        assert!(header.verify(&bytes, 9) && header.is_coupled(12345, tag_of(77)));
+        assert!(header.is_whole(&bytes, 9) && header.is_coupled(12345, tag_of(77)));
         assert_eq!((header.key(&bytes), header.body(&bytes)), (&b"key"[..], &b"the value"[..]));
         assert!(Header::decode(&bytes, 10).is_none(), "another store's record");
         for bit in 0..len * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            let noticed = Header::decode(&damaged, 9).is_none_or(|h| !h.verify(&damaged, 9));
-            assert!(noticed, "bit {bit}");
+            let noticed = |header: Option<Header>| header.is_none_or(|h| !h.is_whole(&damaged, 9));
+            assert!(noticed(Header::parse(&damaged)), "bit {bit}");
+            let in_header = (64..HEADER * 8).contains(&bit);
+            assert_eq!(Header::decode(&damaged, 9).is_none(), in_header, "bit {bit}");
         }
-        assert!(
-            (0..len).all(|cut| Header::decode(&bytes[..cut], 9).is_none_or(|h| !h.verify(&bytes[..cut], 9)))
-        );
+        let is_whole = |bytes: &[u8]| Header::parse(bytes).is_some_and(|header| header.is_whole(bytes, 9));
+        assert!(is_whole(&bytes) && !(0..len).any(|cut| is_whole(&bytes[..cut])));
     }
 }

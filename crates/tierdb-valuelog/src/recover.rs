@@ -31,7 +31,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use tierdb_base::{Error, Result, TierRole, checksum, matches};
+use tierdb_base::{Error, Result, TierRole};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::{Latencies, Media};
 use tierdb_pmem::{Pool, seal, unseal};
@@ -242,8 +242,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         for _ in 0..self.layout.pages() {
             let mut page = [0u8; crate::pages::PAGE as usize];
             self.pool.read(at, &mut page)?;
-            let whole = Header::decode(&page, self.seed)
-                .filter(|header| header.kind == Kind::RedoPage && header.verify(&page, self.seed));
+            let whole = Header::parse(&page)
+                .filter(|header| header.kind == Kind::RedoPage && header.is_whole(&page, self.seed));
             let Some((next, pairs)) = whole.and_then(|header| header.body(&page).split_first_chunk::<8>())
             else {
                 return Ok(None);
@@ -278,12 +278,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let room = self.layout.ring_bytes - (at - first) % self.layout.ring_bytes;
         let mut head = [0u8; HEADER];
         self.pool.read(at, &mut head)?;
-        let Some(header) = Header::decode(&head, self.seed).filter(|h| h.len() as u64 <= room) else {
+        let Some(header) = Header::parse(&head).filter(|h| h.len() as u64 <= room) else {
             return Ok(None);
         };
         let mut bytes = vec![0; header.len()];
         self.pool.read(at, &mut bytes)?;
-        if !matches(header.checksum, checksum(self.seed, &bytes[8..])) {
+        if !header.is_whole(&bytes, self.seed) {
             return Ok(None);
         }
         match header.kind {

@@ -234,7 +234,9 @@ fn search(bytes: &[u8], seed: u64, mut each: impl FnMut(u64, Header, &[u8]) -> R
                 cut = cut.or(Some(at));
                 at += UNIT as usize;
             }
-            Some(header) if matches!(header.kind, Kind::Value | Kind::Parts) && header.verify(rest, seed) => {
+            Some(header)
+                if matches!(header.kind, Kind::Value | Kind::Parts) && header.is_whole(rest, seed) =>
+            {
                 each(at as u64, header, &rest[..header.len()])?;
                 at += header.stored_len() as usize;
             }

@@ -427,15 +427,9 @@ impl<D: Dir> Device<D> {
             .collect();
     }
 
-    /// Reads the record that `word` says is at byte `at`, or the bytes where one should be; the caller
-    /// checks them. The header is checked here, since it says how much to read.
-    pub fn read_record(
-        &self,
-        at: u64,
-        word: Word,
-        seed: u64,
-        cause: Cause,
-    ) -> Result<Option<(Header, Vec<u8>)>> {
+    /// Reads the record that `word` says is at byte `at`, or the bytes where one should be, no more than its chunk
+    /// has: the caller checks them.
+    pub fn read_record(&self, at: u64, word: Word, cause: Cause) -> Result<Option<(Header, Vec<u8>)>> {
         let (number, offset) = self.chunk_of(at);
         if number >= self.chunks_in_file() {
             return Ok(None);
@@ -444,7 +438,7 @@ impl<D: Dir> Device<D> {
         let first = word.max_len(self.chunk_bytes).min(room).min(FIRST_READ);
         let (start, buf) = self.read_span(at, first, cause)?;
         let bytes = &buf[(at - start) as usize..];
-        let Some(header) = Header::decode(bytes, seed) else { return Ok(None) };
+        let Some(header) = Header::parse(bytes) else { return Ok(None) };
         let len = header.len();
         if len as u64 > room {
             return Ok(None);
@@ -459,12 +453,7 @@ impl<D: Dir> Device<D> {
 
     /// As [`Device::read_record`] for several records, whose reads overlap; in their order. `None` too for a
     /// record that is longer than one read, or whose read failed: read it by itself.
-    pub fn read_records(
-        &self,
-        wanted: &[(u64, Word)],
-        seed: u64,
-        cause: Cause,
-    ) -> Vec<Option<(Header, Vec<u8>)>> {
+    pub fn read_records(&self, wanted: &[(u64, Word)], cause: Cause) -> Vec<Option<(Header, Vec<u8>)>> {
         let in_file = self.chunks_in_file();
         let mut reads = Vec::with_capacity(wanted.len());
         let mut places = Vec::with_capacity(wanted.len());
@@ -485,7 +474,7 @@ impl<D: Dir> Device<D> {
         for ((number, (start, buf)), done) in places.into_iter().zip(reads).zip(done) {
             let bytes = &buf[(wanted[number].0 - start) as usize..];
             if done.is_ok()
-                && let Some(header) = Header::decode(bytes, seed)
+                && let Some(header) = Header::parse(bytes)
                 && header.len() <= bytes.len()
             {
                 found[number] = Some((header, bytes[..header.len()].to_vec()));
