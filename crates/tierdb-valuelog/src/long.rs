@@ -5,10 +5,13 @@
 //!  0        8          16       20       24                    24+8n     ..+tail
 //!  ├────────┼──────────┼────────┼────────┼─────────────────────┼─────────┤
 //!  │ length │ checksum │ n u32  │ tail   │ n × (device:8 in    │ last    │
-//!  │ u64    │ of all   │        │ u32    │ the top, chunk:32)  │ bytes   │
+//!  │ u64    │ of parts │        │ u32    │ the top, chunk:32)  │ bytes   │
 //!  └────────┴──────────┴────────┴────────┴─────────────────────┴─────────┘
 //! part: a chunk that starts with {length u64, number u64, checksum u64 of both and the bytes}, then the bytes
 //! ```
+//!
+//! A part's checksum covers its bytes, and that of the list covers the checksums of the parts: so that a part
+//! of another value in its place is noticed, and every byte is summed once. The last bytes are the record's.
 //!
 //! Parts are durable before the record that lists them is written, so a crash in between leaves chunks that
 //! nothing refers to, which are free on open. Since format 1.
@@ -97,7 +100,7 @@ impl<'r> Parts<'r> {
     /// The bytes that the parts make, or `None` if one does not check.
     pub fn join<D: Dir>(&self, storage: &Storage<D>, seed: u64, cause: Cause) -> Result<Option<Vec<u8>>> {
         let chunk_bytes = storage.chunk_bytes();
-        let mut value = Vec::new();
+        let (mut value, mut sums) = (Vec::new(), Vec::new());
         for (number, (device, chunk)) in self.list.iter().enumerate() {
             let want = (self.len - value.len() as u64).min(part_bytes(chunk_bytes)) as usize;
             let Some(device) = storage.device(*device).filter(|d| *chunk < d.chunks_in_file()) else {
@@ -113,17 +116,26 @@ impl<'r> Parts<'r> {
             if !named || !matches(stored, sum) {
                 return Ok(None);
             }
+            sums.push(stored);
             value.extend_from_slice(&bytes[..want]);
         }
+        if !matches(self.checksum, sum_of_parts(seed, &sums)) {
+            return Ok(None);
+        }
         value.extend_from_slice(self.tail);
-        let whole = value.len() as u64 == self.len && matches(self.checksum, checksum(seed, &value));
-        Ok(whole.then_some(value))
+        Ok(Some(value))
     }
 }
 
 /// Bytes of a value that one part holds.
 fn part_bytes(chunk_bytes: u64) -> u64 {
     chunk_bytes - PART_HEADER as u64
+}
+
+/// The checksum of a list of parts that have the checksums `sums`.
+fn sum_of_parts(seed: u64, sums: &[u64]) -> u64 {
+    let words: Vec<[u8; 8]> = sums.iter().map(|sum| sum.to_le_bytes()).collect();
+    checksum(seed, words.as_flattened())
 }
 
 impl<P: Pool, D: Dir> Core<P, D> {
@@ -138,7 +150,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// `NoSpace`, or the failure of a write; the parts are then free again.
     pub fn write_parts(&self, bytes: &[u8], cause: Cause) -> Result<(Vec<u8>, PartList)> {
         let each = part_bytes(self.layout.chunk_bytes) as usize;
-        let mut list = PartList::new();
+        let (mut list, mut sums) = (PartList::new(), Vec::new());
         let mut rest = bytes;
         let mut number = 0u64;
         let written = loop {
@@ -147,7 +159,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
             let (part, after) = rest.split_at(rest.len().min(each));
             match self.write_part(part, number, cause) {
-                Ok(place) => list.push(place),
+                Ok((place, sum)) => {
+                    list.push(place);
+                    sums.push(sum);
+                }
                 Err(error) => break Err(error),
             }
             rest = after;
@@ -159,7 +174,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let mut body = Vec::with_capacity(LIST_HEADER + list.len() * 8 + rest.len());
         body.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
-        body.extend_from_slice(&checksum(self.seed, bytes).to_le_bytes());
+        body.extend_from_slice(&sum_of_parts(self.seed, &sums).to_le_bytes());
         body.extend_from_slice(&(list.len() as u32).to_le_bytes());
         body.extend_from_slice(&(rest.len() as u32).to_le_bytes());
         for (device, chunk) in &list {
@@ -180,7 +195,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.longest_body() / 2
     }
 
-    fn write_part(&self, part: &[u8], number: u64, cause: Cause) -> Result<(u8, u32)> {
+    /// Writes a part, and returns where it is, and its checksum.
+    fn write_part(&self, part: &[u8], number: u64, cause: Cause) -> Result<((u8, u32), u64)> {
         let device = self.storage.pick();
         let chunk = device.allocate(&*self.pool, State::Part, self.layout.chunk_bytes, false)?;
         let mut buf = AlignedBuf::zeroed(PART_HEADER + part.len())?;
@@ -195,7 +211,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             Device::release_part(device, chunk, &crossbeam_epoch::pin());
             return Err(error);
         }
-        Ok((device.number(), chunk))
+        Ok(((device.number(), chunk), sum))
     }
 
     /// Frees parts that no record lists.
