@@ -11,6 +11,8 @@ pub mod latch;
 pub mod limits;
 pub mod mutant;
 pub mod size;
+#[cfg(feature = "mutants")]
+pub mod sources;
 
 pub use checksum::{checksum, checksum_parts, matches};
 pub use error::{Error, ErrorKind, Location, Result, TierRole};
