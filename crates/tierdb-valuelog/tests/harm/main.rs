@@ -3,6 +3,7 @@
 //! One program, because each would compile the whole engine again.
 
 mod base;
+mod crafted;
 mod damage;
 mod faults;
 mod harms;
@@ -10,5 +11,8 @@ mod mutants;
 #[allow(dead_code, reason = "the other suites use the rest")]
 #[path = "../rig/mod.rs"]
 mod rig;
+#[path = "../sites/mod.rs"]
+mod sites;
 mod steps;
+mod sums;
 mod watch;

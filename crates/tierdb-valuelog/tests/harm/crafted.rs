@@ -1,0 +1,422 @@
+//! Damage made so that one comparison of a checksum alone stands between it and a wrong answer. Each test says
+//! in its error what is wrong; with every comparison in its place nothing is.
+
+use crate::base::{self, Mode, open};
+use crate::rig;
+use crate::sites::sites;
+use tierdb_base::{ErrorKind, mutant};
+use tierdb_engine::{Durability, Engine, WriteBatch};
+use tierdb_pmem::seal;
+use tierdb_sim::World;
+use tierdb_valuelog::salvage;
+
+const PAGE: u64 = 4096;
+const UNIT: u64 = 32;
+/// Bytes of a record's header.
+const HEADER: u64 = 32;
+/// Where rings start in the pool, and the commit slot of the first.
+const RINGS_AT: u64 = 2 * PAGE;
+const COMMIT_SLOT: u64 = 128;
+/// The kind of a record that lists what a batch installs, and of a page of such a list.
+const REDO: u8 = 3;
+const REDO_PAGE: u8 = 6;
+/// Kinds of pages.
+const PAGE_OF_HSIT: u8 = 1;
+const PAGE_OF_LEAF: u8 = 2;
+const VALUES: &str = "flash0/values";
+
+type Outcome = Result<(), String>;
+
+/// A small store, in use.
+struct Store {
+    world: World,
+    engine: Box<dyn Engine>,
+}
+
+impl Store {
+    fn new() -> Self {
+        fastrand::seed(1);
+        let world = base::empty_world(&base::sizes(), Mode::Memory);
+        let engine = open_in(&world).expect("a whole store opens");
+        Store { world, engine }
+    }
+
+    fn put(&self, key: &str, value: &[u8]) {
+        self.engine.put(key.as_bytes(), value, Durability::Durable).expect("room");
+    }
+
+    fn write(&self, batch: &WriteBatch) {
+        self.engine.write(batch, Durability::Durable).expect("room");
+    }
+
+    fn flush(&self) {
+        self.engine.flush().expect("room on flash");
+    }
+
+    /// The same store, opened anew: its chunks are sealed then.
+    fn reopened(self) -> Self {
+        drop(self.engine);
+        let engine = open_in(&self.world).expect("it opens");
+        Store { world: self.world, engine }
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let counters = self.engine.stats().counters;
+        counters.into_iter().find(|(of, _)| *of == name).expect("a counter").1
+    }
+
+    /// The value of `key` is `value`.
+    fn has(&self, key: &str, value: &[u8]) -> Outcome {
+        match self.engine.get(key.as_bytes()) {
+            Ok(Some(found)) if *found == *value => Ok(()),
+            Ok(found) => Err(format!("{key} has {}", shown(found.as_deref()))),
+            Err(error) => Err(format!("{key}: {error}")),
+        }
+    }
+
+    /// `key` cannot be read, and the error says so.
+    fn is_damaged(&self, key: &str) -> Outcome {
+        match self.engine.get(key.as_bytes()) {
+            Err(error) if error.kind() == ErrorKind::Corrupt => Ok(()),
+            Err(error) => Err(format!("{key}: {error}")),
+            Ok(found) => Err(format!("{key} has {}", shown(found.as_deref()))),
+        }
+    }
+}
+
+fn shown(value: Option<&[u8]>) -> String {
+    value.map_or_else(
+        || "no value".into(),
+        |value| format!("the value {:?}", tierdb_base::hex::printable(&value[..value.len().min(20)])),
+    )
+}
+
+fn open_in(world: &World) -> tierdb_base::Result<Box<dyn Engine>> {
+    open(world, &base::sizes(), Mode::Memory)
+}
+
+/// A store in `world` is refused as damaged. If it is not, what `else_` says of it is wrong, or that it opens.
+fn is_refused(world: World, else_: impl FnOnce(&Store) -> Outcome) -> Outcome {
+    match open_in(&world) {
+        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(()),
+        Err(error) => Err(format!("open: {error}")),
+        Ok(engine) => else_(&Store { world, engine }).and(Err("it opens".into())),
+    }
+}
+
+/// Bytes that tell `name`.
+fn value(name: &str, len: usize) -> Vec<u8> {
+    name.bytes().cycle().take(len).collect()
+}
+
+/// Where `bytes` stand in an area for the first time, from `from` on.
+fn find(world: &World, area: &str, from: u64, bytes: &[u8]) -> u64 {
+    let len = world.areas().into_iter().find(|of| of.name == area).expect("an area").len;
+    let all = world.peek(area, from, (len - from) as usize);
+    let at = all.windows(bytes.len()).position(|window| window == bytes);
+    from + at.unwrap_or_else(|| panic!("{area} does not hold {}", shown(Some(bytes)))) as u64
+}
+
+/// The word at byte `at` of the pool.
+fn word(world: &World, at: u64) -> u64 {
+    u64::from_le_bytes(world.peek("pool", at, 8).try_into().expect("eight bytes"))
+}
+
+fn set_word(world: &World, at: u64, word: u64) {
+    world.overwrite("pool", at, &word.to_le_bytes());
+}
+
+/// Where a record of `kind` that has no key starts in the pool, from `from` on, by steps of `step` bytes.
+fn redo(world: &World, from: u64, step: u64, kind: u8) -> u64 {
+    let starts = (from..base::sizes().pool).step_by(step as usize);
+    let is_redo = |at: &u64| word(world, at + 8) == u64::from(kind) << 56;
+    starts.into_iter().find(is_redo).expect("a record of a batch")
+}
+
+/// As a crash leaves a store whose batch is durable, and not installed: its commit slot names the redo record.
+fn not_installed(world: &World, redo: u64) {
+    set_word(world, COMMIT_SLOT, seal(base::sizes().seed, COMMIT_SLOT, redo / UNIT));
+}
+
+/// The words of the page table, of pages of `kind`: byte of the word, and byte of the page.
+fn pages(world: &World, kind: u8) -> Vec<(u64, u64)> {
+    let first = (RINGS_AT + base::sizes().ring) / PAGE;
+    let count = base::sizes().pool / PAGE - first;
+    let all = (0..count).map(|page| (PAGE + page * 8, (first + page) * PAGE));
+    all.filter(|(at, _)| word(world, *at) & 0xff == u64::from(kind)).collect()
+}
+
+/// The pool's header says that chunks are twice as long as they are.
+pub fn header_of_the_pool() -> Outcome {
+    let store = Store::new();
+    store.put("long", &value("long", 40_000));
+    store.has("long", &value("long", 40_000))?;
+    let world = store.world.copy();
+    set_word(&world, 32, 2 * base::sizes().chunk);
+    is_refused(world, |store| store.has("long", &value("long", 40_000)))
+}
+
+/// A commit slot that was not written names the redo record of a batch that is long done.
+pub fn sealed_word() -> Outcome {
+    let store = Store::new();
+    let mut batch = WriteBatch::new();
+    batch.put(*b"one", *b"old").and_then(|batch| batch.put(*b"other", *b"old")).expect("a small batch");
+    store.write(&batch);
+    store.put("one", b"new");
+    let world = store.world.copy();
+    let redo = redo(&world, RINGS_AT, UNIT, REDO);
+    set_word(&world, COMMIT_SLOT, word(&world, COMMIT_SLOT) & !((1 << 41) - 1) | (redo / UNIT));
+    is_refused(world, |store| store.has("one", b"new"))
+}
+
+/// The word of a key that is there becomes, but for its check, that of one that is not.
+pub fn word_without_a_record() -> Outcome {
+    let store = Store::new();
+    store.put("key", b"value");
+    let (_, page) = pages(&store.world, PAGE_OF_HSIT)[0];
+    let entries = (page..page + PAGE).step_by(16);
+    let points_somewhere = |at: &u64| matches!(word(&store.world, *at) >> 61 & 3, 1 | 2);
+    let entry = entries.into_iter().find(points_somewhere).expect("the key's");
+    set_word(&store.world, entry, 0);
+    store.is_damaged("key")
+}
+
+/// The page table takes a leaf for a page of the HSIT.
+pub fn kind_of_a_page() -> Outcome {
+    let store = Store::new();
+    store.put("key", b"value");
+    let (at, _) = pages(&store.world, PAGE_OF_LEAF)[0];
+    let world = store.world.copy();
+    world.overwrite("pool", at, &[PAGE_OF_HSIT]);
+    let engine = open_in(&world).map_err(|error| format!("a hint costs the store: {error}"))?;
+    let store = Store { world, engine };
+    store.has("key", b"value")?;
+    match pages(&store.world, PAGE_OF_LEAF).iter().any(|(of, _)| *of == at) {
+        true => Ok(()),
+        false => Err("the table is not mended".into()),
+    }
+}
+
+/// A byte of a value in the write buffer.
+pub fn record_in_a_ring() -> Outcome {
+    let store = Store::new();
+    store.put("key", b"the value");
+    store.world.flip_bit("pool", find(&store.world, "pool", RINGS_AT, b"the value"), 1);
+    store.is_damaged("key")
+}
+
+/// Two values on flash, and a byte of the first damaged.
+fn damaged_on_flash() -> Store {
+    let store = Store::new();
+    store.put("key", b"the value");
+    store.put("other", b"another");
+    store.flush();
+    store.world.flip_bit(VALUES, find(&store.world, VALUES, 0, b"the value"), 1);
+    store
+}
+
+/// A byte of a value on flash.
+pub fn record_on_flash() -> Outcome {
+    damaged_on_flash().is_damaged("key")
+}
+
+/// A byte of a value on flash that is read together with others.
+pub fn record_among_others() -> Outcome {
+    let store = damaged_on_flash();
+    let mut found = store.engine.multi_get(&[b"key", b"other"]).into_iter();
+    let (first, second) = (found.next().expect("the first"), found.next().expect("the second"));
+    match (first, second) {
+        (Err(error), Ok(Some(other))) if error.kind() == ErrorKind::Corrupt && *other == *b"another" => {
+            Ok(())
+        }
+        (Err(error), _) => Err(format!("the other one, or {error}")),
+        (Ok(found), _) => Err(format!("key has {}", shown(found.as_deref()))),
+    }
+}
+
+/// Damage in the write buffer is not brought to flash, where it would cost a chunk.
+pub fn record_that_is_reclaimed() -> Outcome {
+    let store = Store::new();
+    store.put("key", b"the value");
+    store.put("other", b"another");
+    store.world.flip_bit("pool", find(&store.world, "pool", RINGS_AT, b"the value"), 1);
+    store.flush();
+    let counted = store.counter("damaged_records");
+    let store = store.reopened();
+    store.engine.compact().expect("room");
+    store.is_damaged("key")?;
+    store.has("other", b"another")?;
+    match (store.counter("quarantined_chunks"), counted) {
+        (0, 1) => Ok(()),
+        (chunks, _) => Err(format!("{counted} damaged records counted, and {chunks} chunks of flash lost")),
+    }
+}
+
+/// What was read wrongly once is not written in place of a record that is right.
+pub fn record_that_is_collected() -> Outcome {
+    let store = damaged_on_flash().reopened();
+    let at = find(&store.world, VALUES, 0, b"he value") - 1;
+    store.engine.compact().expect("room");
+    if store.counter("collected_chunks") == 0 {
+        return Err("nothing was collected".into());
+    }
+    store.world.flip_bit(VALUES, at, 1);
+    store.has("key", b"the value")?;
+    store.has("other", b"another")
+}
+
+/// Values that look like records, of which a collection must not sum every one.
+pub fn header_among_values() -> Outcome {
+    let store = Store::new();
+    // A header of a value of 1,000 bytes, but for its check, at every place where one could be.
+    let mut header = [0u8; HEADER as usize];
+    header[8] = 1;
+    header[15] = 1;
+    header[24..28].copy_from_slice(&1000u32.to_le_bytes());
+    // 1,664 bytes a record: most granules of 1,024 bytes in which one starts begin inside another.
+    let lookalike = header.repeat(50);
+    for number in 10..16 {
+        store.put(&format!("key{:>029}", number), &lookalike);
+    }
+    store.flush();
+    let store = store.reopened();
+    let all = sites(false);
+    let whole = all.iter().find(|of| of.function == "find_record" && of.nth == 1).expect("the record's");
+    let seen = mutant::record(|| store.engine.compact().expect("room"));
+    let (summed, moved) = (seen.get(&whole.site).copied().unwrap_or(0), store.counter("collected_records"));
+    match (summed, moved) {
+        (6, 6) => Ok(()),
+        _ => Err(format!("{summed} records summed to move {moved}")),
+    }
+}
+
+/// A record's length reaches over the next one, which is to be reclaimed all the same.
+pub fn header_in_a_ring() -> Outcome {
+    let store = Store::new();
+    for key in ["one", "two", "three"] {
+        store.put(key, &value(&format!("={key}"), 100));
+    }
+    let record = |key: &str| {
+        find(&store.world, "pool", RINGS_AT, &value(&format!("={key}"), 100)) - HEADER - key.len() as u64
+    };
+    let (one, two) = (record("one"), record("two"));
+    let longer = 100 + (two - one) as u32;
+    store.world.overwrite("pool", one + 24, &longer.to_le_bytes());
+    store.flush();
+    for number in 0..200 {
+        store.put(&format!("other{number}"), &value("other", 100));
+    }
+    store.is_damaged("one")?;
+    store.has("two", &value("=two", 100))?;
+    store.has("three", &value("=three", 100))
+}
+
+/// The redo record of a batch that is durable and not installed says that a key was deleted.
+pub fn redo_record() -> Outcome {
+    let store = Store::new();
+    let mut batch = WriteBatch::new();
+    batch.put(*b"one", *b"1").and_then(|batch| batch.put(*b"other", *b"2")).expect("a small batch");
+    store.write(&batch);
+    let world = store.world.copy();
+    let redo = redo(&world, RINGS_AT, UNIT, REDO);
+    not_installed(&world, redo);
+    drop(open_in(&world.copy()).map_err(|error| format!("a whole one: {error}"))?);
+    set_word(&world, redo + HEADER + 8, 0);
+    is_refused(world, |store| store.has("one", b"1"))
+}
+
+/// A page of the redo list of a batch of many deletes names the entry of another key.
+pub fn redo_page() -> Outcome {
+    let store = Store::new();
+    store.put("kept", b"value");
+    let mut batch = WriteBatch::new();
+    for number in 0..300 {
+        store.put(&format!("{number}"), b"");
+        batch.delete(format!("{number}").into_bytes()).expect("a small batch");
+    }
+    store.write(&batch);
+    let world = store.world.copy();
+    let redo = redo(&world, RINGS_AT + base::sizes().ring, PAGE, REDO_PAGE);
+    not_installed(&world, redo);
+    drop(open_in(&world.copy()).map_err(|error| format!("a whole one: {error}"))?);
+    let pair = redo + HEADER + 8;
+    assert_ne!(word(&world, pair), 0, "the first entry is that of the key that is kept");
+    set_word(&world, pair, 0);
+    is_refused(world, |store| store.has("kept", b"value"))
+}
+
+/// Two values of two parts each on flash.
+fn long_values() -> Store {
+    let store = Store::new();
+    for key in ["tall", "tower"] {
+        store.put(key, &value(key, 30_000));
+    }
+    store
+}
+
+/// A byte of a part of a value.
+pub fn part_of_a_value() -> Outcome {
+    let store = long_values();
+    store.world.flip_bit(VALUES, find(&store.world, VALUES, 0, &value("tall", 100)), 1);
+    store.has("tower", &value("tower", 30_000))?;
+    store.is_damaged("tall")
+}
+
+/// A part of another value, whole, in the place of one.
+pub fn part_of_another_value() -> Outcome {
+    let store = long_values();
+    let chunk = base::sizes().chunk;
+    let chunk_of = |key: &str| find(&store.world, VALUES, 0, &value(key, 100)) / chunk * chunk;
+    let other = store.world.peek(VALUES, chunk_of("tower"), chunk as usize);
+    store.world.overwrite(VALUES, chunk_of("tall"), &other);
+    store.has("tower", &value("tower", 30_000))?;
+    store.is_damaged("tall")
+}
+
+/// Keys and values.
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Every record that a salvage of `world` finds.
+fn salvaged(world: &World, sizes: &rig::Sizes) -> Result<Entries, String> {
+    let mut found = Vec::new();
+    let each = &mut |salvaged: tierdb_valuelog::Salvaged| {
+        found.push((salvaged.key, salvaged.value));
+        Ok(())
+    };
+    salvage(rig::media(world, sizes), each).map_err(|error| error.to_string())?;
+    Ok(found)
+}
+
+/// Whether `found` is one value of one key.
+fn is_only(found: &[(Vec<u8>, Vec<u8>)], key: &[u8], value: &[u8]) -> Outcome {
+    match found {
+        [(of, bytes)] if of == key && bytes == value => Ok(()),
+        _ => {
+            let all: Vec<_> = found.iter().map(|(_, value)| shown(Some(value))).collect();
+            Err(format!("salvaged: {all:?}"))
+        }
+    }
+}
+
+/// A byte of a value that is salvaged.
+pub fn record_that_is_salvaged() -> Outcome {
+    let store = Store::new();
+    store.put("key", b"the value");
+    store.put("other", b"another");
+    let world = store.world.copy();
+    world.flip_bit("pool", find(&world, "pool", RINGS_AT, b"the value"), 1);
+    is_only(&salvaged(&world, &base::sizes())?, b"other", b"another")
+}
+
+/// A record says that it reaches over the end of what is looked at: others are to be found once all the same.
+pub fn header_that_is_salvaged() -> Outcome {
+    let sizes = rig::Sizes { pool: 3 << 20, ring: 2 << 20, ..base::sizes() };
+    let world = rig::world(&sizes);
+    world.overwrite("pool", 0, &vec![0; 3 << 20]);
+    let engine = rig::open(&world, &sizes).expect("a store is created");
+    engine.put(b"key", b"the value", Durability::Durable).expect("room");
+    engine.put(b"other", b"another", Durability::Durable).expect("room");
+    let record = find(&world, "pool", 0, b"keythe value") - HEADER;
+    world.overwrite("pool", record + 27, &[0x7f]);
+    is_only(&salvaged(&world.copy(), &sizes)?, b"other", b"another")
+}
