@@ -72,7 +72,7 @@ pub fn decode_redo(body: &[u8]) -> Option<Vec<(u64, Word)>> {
 impl<P: Pool, D: Dir> Core<P, D> {
     /// Applies all writes of `batch` at once.
     pub fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
-        self.check_writable()?;
+        let _changing = self.change()?;
         if batch.is_empty() {
             return self.settle_earlier(durability);
         }

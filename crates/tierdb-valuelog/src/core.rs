@@ -14,10 +14,11 @@ use crate::storage::{Appender, Storage};
 use crate::versions::Versions;
 use crate::word::{Place, Word};
 use crate::work::Work;
+use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use tierdb_base::{Error, FailureLatch, Result, TierRole};
 use tierdb_device::{Cause, Dir, Meter};
 use tierdb_engine::{Latencies, Value};
@@ -66,6 +67,8 @@ pub struct Core<P: Pool, D: Dir> {
     pub counters: Counters,
     pub latencies: Latencies,
     pub work: Work,
+    /// Held, shared, while the store changes; by a close alone.
+    pub changing: ShardedLock<()>,
     pub closed: AtomicBool,
     pub seqno_limit: AtomicU64,
     pub raising: Mutex<()>,
@@ -83,6 +86,21 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn check_writable(&self) -> Result<()> {
         self.check_open()?;
         self.latch.check()
+    }
+
+    /// The right to change the store, which a close waits for.
+    ///
+    /// # Errors
+    /// As [`Core::check_writable`].
+    pub fn change(&self) -> Result<ShardedLockReadGuard<'_, ()>> {
+        let changing = self.change_anyway();
+        self.check_writable()?;
+        Ok(changing)
+    }
+
+    /// As [`Core::change`], for what is done after a close or a failure too.
+    pub fn change_anyway(&self) -> ShardedLockReadGuard<'_, ()> {
+        self.changing.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses after a close.

@@ -21,7 +21,7 @@ use crate::word::{Aux, Place, Word};
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tierdb_base::{Result, checksum, matches};
+use tierdb_base::{Result, checksum, checksum_parts, matches};
 use tierdb_pmem::{Pool, Stage};
 use tierdb_sync::switch::{Mutex, MutexGuard};
 
@@ -223,7 +223,42 @@ impl<P: Pool> Hsit<P> {
         }
     }
 
+    /// A sum of all words 0, and the entries without a record, from the last to the first. Two tables with the
+    /// same sum say the same: what a crash may change in words without a loss is not in it. `None` if a
+    /// segment or a word is damaged. Called while nobody else uses the table.
+    pub fn survey(&self) -> Option<(u64, Vec<u64>)> {
+        let segments = self.free.lock().segments;
+        let (mut sum, mut absent) = (0u64, Vec::new());
+        for segment in (0..segments).rev() {
+            self.at(segment * PER_PAGE)?;
+            let mut words = [0; (PER_PAGE * 8) as usize];
+            for (number, bytes) in words.as_chunks_mut::<8>().0.iter_mut().enumerate().rev() {
+                let entry = segment * PER_PAGE + number as u64;
+                let word = self.word(entry);
+                match word.place() {
+                    Place::None | Place::Free => absent.push(entry),
+                    Place::Ring(_) | Place::Flash(..) => *bytes = word.clean().0.to_le_bytes(),
+                    Place::Damaged => return None,
+                }
+            }
+            let of_segment = checksum_parts(self.pages.seed(), &[&segment.to_le_bytes(), &words]);
+            sum = sum.wrapping_add(of_segment);
+        }
+        Some((sum, absent))
+    }
+
     /// Zeroes word 1 of every entry. When the store is opened.
+    pub fn reset_all_aux(&self) {
+        for page in self.segments.iter().map(|page| page.load(Ordering::Relaxed)).filter(|page| *page != 0) {
+            for at in (page + 8..page + PAGE).step_by(ENTRY as usize) {
+                if self.pool.load(at) != 0 {
+                    self.pool.store(at, 0);
+                }
+            }
+        }
+    }
+
+    /// Zeroes word 1 of an entry. When the store is opened.
     pub fn reset_aux(&self, entry: u64) {
         self.pool.store(self.must_at(entry) + 8, 0);
     }

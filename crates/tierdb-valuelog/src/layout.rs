@@ -10,6 +10,7 @@
 //!         40 rings u32, flash directories u32  48 ring bytes   56 checksum of 0..56
 //!         64 head of the leaf chain            72 seqno limit, sealed
 //!        128 + 8 n: commit slot of ring n, sealed
+//!       1024 page that holds the head of the image that a close has left, or 0, sealed
 //! ```
 //!
 //! * The words before 64 never change; those after are published one by one.
@@ -31,6 +32,8 @@ const FORMAT: u32 = 1;
 pub const INDEX_HEAD: u64 = 64;
 /// Byte of the seqno limit.
 pub const SEQNO_LIMIT: u64 = 72;
+/// Byte of the word that names the image of a closed store.
+pub const IMAGE: u64 = 1024;
 const COMMIT_SLOTS: u64 = 128;
 
 /// The parts of a pool, from its header.
@@ -104,7 +107,7 @@ impl Layout {
     pub fn stage_words<P: Pool>(&self, stage: &mut Stage<'_, P>, seed: u64) {
         let mut page = [0; PAGE as usize];
         let slots = (0..self.rings).map(Self::commit_slot);
-        for at in slots.chain([SEQNO_LIMIT]) {
+        for at in slots.chain([SEQNO_LIMIT, IMAGE]) {
             page[at as usize..at as usize + 8].copy_from_slice(&seal(seed, at, 0).to_le_bytes());
         }
         stage.write(SEQNO_LIMIT, &page[SEQNO_LIMIT as usize..]);

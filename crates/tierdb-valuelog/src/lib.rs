@@ -10,6 +10,7 @@ mod counters;
 mod cursor;
 mod engine;
 mod hsit;
+mod image;
 pub mod index;
 mod layout;
 mod long;

@@ -43,6 +43,12 @@ impl LongValues {
         self.parts.lock().entry((entry, tag)).or_default().push(parts);
     }
 
+    /// The parts of every value.
+    pub fn all(&self) -> Vec<((u64, u16), PartList)> {
+        let parts = self.parts.lock();
+        parts.iter().flat_map(|(value, lists)| lists.iter().map(|list| (*value, list.clone()))).collect()
+    }
+
     /// Takes out the parts of a value and gives each to `release`.
     pub fn forget(&self, entry: u64, tag: u16, release: impl Fn(u8, u32)) {
         let found = {
@@ -144,17 +150,23 @@ impl<P: Pool, D: Dir> Core<P, D> {
         (self.layout.chunk_bytes / 2) as usize
     }
 
-    /// Writes `bytes` as parts, durably, and returns the body of the record that lists them.
+    /// Writes `bytes` as parts, durably, and returns the body of the record that lists them, at the end of which
+    /// stand the last bytes, `longest_tail` of them at the most.
     ///
     /// # Errors
     /// `NoSpace`, or the failure of a write; the parts are then free again.
-    pub fn write_parts(&self, bytes: &[u8], cause: Cause) -> Result<(Vec<u8>, PartList)> {
+    pub fn write_parts(
+        &self,
+        bytes: &[u8],
+        longest_tail: usize,
+        cause: Cause,
+    ) -> Result<(Vec<u8>, PartList)> {
         let each = part_bytes(self.layout.chunk_bytes) as usize;
         let (mut list, mut sums) = (PartList::new(), Vec::new());
         let mut rest = bytes;
         let mut number = 0u64;
         let written = loop {
-            if rest.is_empty() || (!list.is_empty() && rest.len() <= self.longest_tail()) {
+            if rest.is_empty() || (!list.is_empty() && rest.len() <= longest_tail) {
                 break Ok(());
             }
             let (part, after) = rest.split_at(rest.len().min(each));
@@ -191,7 +203,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// Longest end of a value that is kept with the list of its parts.
-    fn longest_tail(&self) -> usize {
+    pub fn longest_tail(&self) -> usize {
         self.longest_body() / 2
     }
 

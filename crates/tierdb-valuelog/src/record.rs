@@ -39,12 +39,14 @@ pub enum Kind {
     Pad = 5,
     /// A page of the words a batch installs, and where the next one is.
     RedoPage = 6,
+    /// Where the parts of the image of a closed store are.
+    Image = 7,
 }
 
 impl Kind {
     fn from_u8(byte: u8) -> Option<Kind> {
-        let kinds = [Kind::Value, Kind::Parts, Kind::Redo, Kind::RedoParts, Kind::Pad, Kind::RedoPage];
-        kinds.into_iter().find(|kind| *kind as u8 == byte)
+        use Kind::*;
+        [Value, Parts, Redo, RedoParts, Pad, RedoPage, Image].into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 

@@ -10,6 +10,8 @@
 //! 3. Every (key, entry) of the index, in parallel: the entry is claimed, and its word looked at.
 //! 4. Every claimed entry's word: bitmaps of Value Storage, heads of rings, parts of long values.
 //! 5. Keys without a value leave the index; free lists are made.
+//!
+//! A store that was closed has left an image of what steps 3 to 5 find ([`crate::image`]), which takes their place.
 
 use crate::batch::decode_redo;
 use crate::cache::Cache;
@@ -17,6 +19,7 @@ use crate::config::Options;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::hsit::Hsit;
+use crate::image;
 use crate::index::Index;
 use crate::layout::{INDEX_HEAD, Layout};
 use crate::long::{LongValues, Parts};
@@ -27,6 +30,7 @@ use crate::storage::{Appender, Storage};
 use crate::versions::Versions;
 use crate::word::{MAX_DEVICES, Place, UNIT, Word};
 use crate::work::Work;
+use crossbeam_utils::sync::ShardedLock;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -82,6 +86,7 @@ pub fn create<P: Pool, D: Dir>(media: Media<P, D>, options: Options) -> Result<C
         counters: Counters::default(),
         latencies: Latencies::new(),
         work: Work::new(options.background),
+        changing: ShardedLock::new(()),
         closed: AtomicBool::new(false),
         seqno_limit: AtomicU64::new(0),
         raising: Mutex::new(()),
@@ -127,6 +132,7 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
         layout.pages(),
         media.seed,
     ));
+    let image = image::take(&*pool, &pages, &storage, &layout, media.seed);
     let (segments, unknown) = find_segments(&*pool, &pages, &layout)?;
     let (index, damage) = Index::open(pool.clone(), pages.clone(), INDEX_HEAD, options.recovery_threads)?;
     for page in unknown {
@@ -149,6 +155,7 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
         counters: Counters::default(),
         latencies: Latencies::new(),
         work: Work::new(options.background),
+        changing: ShardedLock::new(()),
         closed: AtomicBool::new(false),
         seqno_limit: AtomicU64::new(last),
         raising: Mutex::new(()),
@@ -167,12 +174,13 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
         storage,
     };
     core.replay_batches()?;
-    let absent = core.claim_entries(!damage.is_empty())?;
-    for (key, entry) in absent {
-        let guard = crossbeam_epoch::pin();
-        // A key that damage keeps in the index has no value all the same.
-        if core.index.remove(&key, entry).is_ok() {
-            core.hsit.free_later(entry, &guard);
+    if !image.filter(|_| damage.is_empty()).is_some_and(|image| core.restore(image)) {
+        for (key, entry) in core.claim_entries(!damage.is_empty())? {
+            let guard = crossbeam_epoch::pin();
+            // A key that damage keeps in the index has no value all the same.
+            if core.index.remove(&key, entry).is_ok() {
+                core.hsit.free_later(entry, &guard);
+            }
         }
     }
     core.work.settle_epochs();
@@ -291,7 +299,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             Kind::RedoParts => {
                 Ok(self.read_long(&header, &bytes, Cause::Recovery)?.and_then(|list| decode_redo(&list)))
             }
-            Kind::Value | Kind::Parts | Kind::Pad | Kind::RedoPage => Ok(None),
+            Kind::Value | Kind::Parts | Kind::Pad | Kind::RedoPage | Kind::Image => Ok(None),
         }
     }
 

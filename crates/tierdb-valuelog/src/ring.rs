@@ -209,6 +209,12 @@ impl Ring {
         self.tail.load(Ordering::Acquire)
     }
 
+    /// Where it starts and ends, as [`ends`] would say it.
+    pub fn ends(&self, bytes: u64) -> (u64, u64) {
+        let (tail, head) = (self.tail(), self.head());
+        (tail % bytes, tail % bytes + (head - tail))
+    }
+
     /// Byte of the pool where it starts.
     pub fn at(&self) -> u64 {
         self.at

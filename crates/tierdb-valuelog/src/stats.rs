@@ -96,6 +96,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("rewritten_ranges", c.rewritten_ranges.get()),
                 ("damaged_records", c.damaged_records.get()),
                 ("quarantined_chunks", c.quarantined_chunks.get()),
+                ("opened_from_image", c.opened_from_image.get()),
             ],
             poisoned: self.latch.check().err().map(|error| error.to_string()),
         }

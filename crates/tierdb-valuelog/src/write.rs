@@ -42,7 +42,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
         check_key(key)?;
         check_value(value)?;
-        self.check_writable()?;
+        let _changing = self.change()?;
         self.reserve_seqnos();
         let body = self.body(value)?;
         let stored = stored_len(HEADER + key.len() + body.bytes.len());
@@ -80,7 +80,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Writes `bytes` as parts, after garbage collection if there is no space.
     pub fn write_parts_or_collect(&self, bytes: &[u8]) -> Result<(Vec<u8>, PartList)> {
         loop {
-            match self.write_parts(bytes, Cause::Foreground) {
+            match self.write_parts(bytes, self.longest_tail(), Cause::Foreground) {
                 Ok(written) => return Ok(written),
                 Err(error) => self.make_space_after(self.chunks_of(bytes.len()), error)?,
             }
@@ -232,7 +232,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Removes `key`.
     pub fn delete(&self, key: &[u8], durability: Durability) -> Result<()> {
         check_key(key)?;
-        self.check_writable()?;
+        let _changing = self.change()?;
         self.reserve_seqnos();
         self.pool.admit(256)?;
         self.counters.deletes.add(1);

@@ -1,5 +1,6 @@
 //! A chunk as DRAM knows it: its state, and which of its records are live.
 
+use crate::image::Words;
 use crate::word::{UNIT, Word};
 
 /// What a chunk is used for.
@@ -67,6 +68,46 @@ impl Chunk {
     fn bit(&self, at: u64) -> (usize, u64) {
         let granule = at >> self.granule_shift;
         ((granule / 64) as usize, 1 << (granule % 64))
+    }
+
+    /// What the image of a closed store says of a chunk that is in use; `None` for others, and where an image
+    /// would make damage look whole.
+    pub fn image(&self) -> Option<Vec<u64>> {
+        let state = match self.state {
+            State::Sealed => 0,
+            State::Part => 1,
+            State::Free | State::Open | State::Quarantined => return None,
+        };
+        let fields = [
+            state,
+            u64::from(self.granule_shift),
+            u64::from(self.live),
+            self.live_bytes,
+            self.total_bytes,
+            self.least_bytes,
+            self.longest,
+            self.filled,
+            self.bits.len() as u64,
+        ];
+        Some([&fields[..], &self.bits].concat())
+    }
+
+    /// A chunk of which an image says this. `None` if nothing that was closed was so.
+    pub fn from_image(words: &mut Words<'_>, chunk_bytes: u64) -> Option<Self> {
+        let state = [State::Sealed, State::Part].into_iter().nth(words.take()? as usize)?;
+        let granule_shift =
+            words.take().filter(|shift| (1..=chunk_bytes.ilog2().into()).contains(shift))? as u8;
+        let mut chunk =
+            Chunk { state, granule_shift, live: words.take()?.try_into().ok()?, ..Chunk::default() };
+        chunk.live_bytes = words.take()?;
+        chunk.total_bytes = words.take()?;
+        chunk.least_bytes = words.take()?;
+        chunk.longest = words.take()?;
+        chunk.filled = words.take().filter(|filled| *filled <= chunk_bytes)?;
+        chunk.bits = words.list()?.to_vec();
+        let granules = (chunk_bytes >> granule_shift).div_ceil(64) as usize;
+        let set: u32 = chunk.bits.iter().map(|bits| bits.count_ones()).sum();
+        (chunk.bits.len() == granules && set == chunk.live).then_some(chunk)
     }
 
     /// Marks the record at byte `at` of the chunk live. `false` if another is marked in its granule.

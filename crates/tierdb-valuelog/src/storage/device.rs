@@ -1,5 +1,6 @@
 //! One flash directory: its file, its chunks, and who may have one.
 
+use crate::image::Words;
 use crate::record::{HEADER, Header};
 use crate::storage::chunk::{Chunk, State};
 use crate::word::{MAX_ADDRESS, Word};
@@ -408,23 +409,61 @@ impl<D: Dir> Device<D> {
         true
     }
 
+    /// What an image says of the chunks that are in use, by number. `None` if one of them is kept because of
+    /// damage: the next open is to look again.
+    pub fn image(&self) -> Option<Vec<u64>> {
+        let mut words = vec![0];
+        for number in 0..self.chunks_in_file() {
+            let Some(chunk) = self.chunks.existing(u64::from(number)) else { continue };
+            let chunk = chunk.lock();
+            if chunk.state != State::Free {
+                words[0] += 1;
+                words.push(u64::from(number));
+                words.extend(chunk.image()?);
+            }
+        }
+        Some(words)
+    }
+
+    /// The chunks of an image, if it can be one of this device.
+    pub fn chunks_of_image(&self, words: &mut Words<'_>) -> Option<Vec<(u32, Chunk)>> {
+        let mut chunks = Vec::<(u32, Chunk)>::new();
+        for _ in 0..words.take()? {
+            let number = words.take().filter(|number| *number < u64::from(self.chunks_in_file()))? as u32;
+            if chunks.last().is_some_and(|(last, _)| *last >= number) {
+                return None;
+            }
+            chunks.push((number, Chunk::from_image(words, self.chunk_bytes)?));
+        }
+        Some(chunks)
+    }
+
+    /// On open: these chunks are in use, as they were when the store was closed, and all others are free.
+    pub fn restore(&self, chunks: Vec<(u32, Chunk)>) {
+        for (number, chunk) in chunks {
+            self.with_chunk(number, |found| *found = chunk);
+        }
+        self.find_free();
+    }
+
+    fn find_free(&self) {
+        let mut space = self.space.lock();
+        let is_free = |number: &u32| self.with_chunk(*number, |chunk| chunk.state == State::Free);
+        space.free = (0..space.end).rev().filter(is_free).collect();
+    }
+
     /// On open, last: every chunk that was not claimed is free, or is kept if `unsure` says that it may hold
     /// a part of a value whose parts are not known.
     pub fn finish_claims(&self, unsure: bool) {
-        let mut space = self.space.lock();
-        let end = space.end;
-        space.free = (0..end)
-            .rev()
-            .filter(|n| {
-                self.with_chunk(*n, |chunk| {
-                    chunk.estimate_total(self.chunk_bytes);
-                    if unsure && chunk.state == State::Free {
-                        chunk.state = State::Quarantined;
-                    }
-                    chunk.state == State::Free
-                })
-            })
-            .collect();
+        for number in 0..self.chunks_in_file() {
+            self.with_chunk(number, |chunk| {
+                chunk.estimate_total(self.chunk_bytes);
+                if unsure && chunk.state == State::Free {
+                    chunk.state = State::Quarantined;
+                }
+            });
+        }
+        self.find_free();
     }
 
     /// Reads the record that `word` says is at byte `at`, or the bytes where one should be, no more than its chunk

@@ -19,7 +19,7 @@ mod chunk;
 mod device;
 
 pub use append::{Appender, Stored};
-pub use chunk::State;
+pub use chunk::{Chunk, State};
 pub use device::Device;
 
 use crate::word::{Place, Word};

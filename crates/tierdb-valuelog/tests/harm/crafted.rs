@@ -23,6 +23,8 @@ const REDO_PAGE: u8 = 6;
 /// Kinds of pages.
 const PAGE_OF_HSIT: u8 = 1;
 const PAGE_OF_LEAF: u8 = 2;
+/// Where the fingerprints of a leaf's keys start, a byte each.
+const FINGERPRINTS_AT: u64 = 64;
 const VALUES: &str = "flash0/values";
 
 type Outcome = Result<(), String>;
@@ -58,6 +60,12 @@ impl Store {
         drop(self.engine);
         let engine = open_in(&self.world).expect("it opens");
         Store { world: self.world, engine }
+    }
+
+    /// Its media, once it is closed.
+    fn closed(self) -> World {
+        self.engine.close().expect("it closes");
+        self.world
     }
 
     fn counter(&self, name: &str) -> u64 {
@@ -179,6 +187,46 @@ pub fn word_without_a_record() -> Outcome {
     let entry = entries.into_iter().find(points_somewhere).expect("the key's");
     set_word(&store.world, entry, 0);
     store.is_damaged("key")
+}
+
+/// While the store is closed the word of a key becomes that of another, whose value is not to be given up with it.
+pub fn word_of_a_closed_store() -> Outcome {
+    let store = Store::new();
+    store.put("key", b"the value");
+    store.flush();
+    // In a chunk of its own.
+    let store = store.reopened();
+    store.put("other", b"another");
+    store.flush();
+    let world = store.closed();
+    let (_, page) = pages(&world, PAGE_OF_HSIT)[0];
+    let on_flash = |at: &u64| word(&world, *at) >> 61 & 3 == 2;
+    let words: Vec<u64> = (page..page + PAGE).step_by(16).filter(on_flash).collect();
+    assert_eq!(words.len(), 2, "the key's and the other's");
+    set_word(&world, words[0], word(&world, words[1]));
+    let engine = open_in(&world).map_err(|error| format!("open: {error}"))?;
+    let store = Store { world, engine };
+    store.is_damaged("key")?;
+    store.put("key", b"new");
+    for number in 0..100 {
+        store.put(&format!("more{number}"), &value("more", 400));
+    }
+    store.flush();
+    store.has("key", b"new")?;
+    store.has("other", b"another")
+}
+
+/// While the store is closed two fingerprints of a leaf change alike, which leaves their sum as it is, and hides the
+/// keys from a search.
+pub fn leaf_of_a_closed_store() -> Outcome {
+    let store = Store::new();
+    store.put("key", b"the value");
+    store.put("other", b"another");
+    let world = store.closed();
+    let (_, page) = pages(&world, PAGE_OF_LEAF)[0];
+    set_word(&world, page + FINGERPRINTS_AT, word(&world, page + FINGERPRINTS_AT) ^ 0x0101);
+    let engine = open_in(&world).map_err(|error| format!("open: {error}"))?;
+    Store { world, engine }.is_damaged("key")
 }
 
 /// The page table takes a leaf for a page of the HSIT.

@@ -11,12 +11,14 @@ use tierdb_base::mutant;
 /// File, function, which one in it, and the test that notices.
 type Row = (&'static str, &'static str, usize, fn() -> Result<(), String>);
 
-const TESTS: [Row; 17] = [
+const TESTS: [Row; 19] = [
     ("tierdb-pmem/src/sealed.rs", "unseal", 0, sealed_word),
     ("src/core.rs", "read_ahead", 0, record_among_others),
     ("src/core.rs", "read_ring", 0, record_in_a_ring),
     ("src/core.rs", "read_flash", 0, record_on_flash),
     ("src/hsit.rs", "absent", 0, word_without_a_record),
+    ("src/image.rs", "restore", 0, word_of_a_closed_store),
+    ("src/image.rs", "restore", 1, leaf_of_a_closed_store),
     ("src/layout.rs", "open", 0, header_of_the_pool),
     ("src/long.rs", "join", 0, part_of_a_value),
     ("src/long.rs", "join", 1, part_of_another_value),

@@ -69,11 +69,11 @@ struct Run<'s> {
     written: u64,
 }
 
-/// Runs `script` on `engine`, and closes it for half of the seeds.
-pub fn run_on(script: &Script, seed: u64, engine: &dyn Engine, known: &Known) {
+/// Runs `script` on `engine`, and closes it for half of the seeds: whether it did.
+pub fn run_on(script: &Script, seed: u64, engine: &dyn Engine, known: &Known) -> bool {
     let run_of = |thread: u32| {
         let rng = Rng::with_seed(seed ^ u64::from(thread) << 32);
-        Run { script, thread, engine, known, rng, written: u64::from(thread) << 32 }
+        Run { script, thread, engine, known, rng, written: u64::from(thread) << 32 | (seed & 0xffff) << 16 }
     };
     let mut run = run_of(0);
     if script.threads > 1 {
@@ -98,11 +98,13 @@ pub fn run_on(script: &Script, seed: u64, engine: &dyn Engine, known: &Known) {
             tierdb_sim::as_thread(turn, || run.step());
         }
     }
-    if seed.is_multiple_of(2) {
+    let closes = seed.is_multiple_of(2);
+    if closes {
         let ticket = known.update(Oracle::sync);
         let closed = run.engine.close();
         run.settle(ticket, closed);
     }
+    closes
 }
 
 impl Run<'_> {

@@ -70,6 +70,17 @@ fn start(script: &Script, sizes: &Sizes, mode: Option<LogPlace>, seed: u64) -> (
     (world, Known::new(oracle))
 }
 
+/// Runs `script`; where it closes the store, opens that again and goes on.
+pub fn run(script: &Script, sizes: &Sizes, mode: Option<LogPlace>, seed: u64, world: &World, known: &Known) {
+    fastrand::seed(seed);
+    let engine = open(world, sizes, mode).expect("a whole store opens");
+    if script::run_on(script, seed, &*engine, known) {
+        drop(engine);
+        let engine = open(world, sizes, mode).expect("a closed store opens");
+        script::run_on(&Script { ops: script.ops / 2, ..script.clone() }, seed + 1, &*engine, known);
+    }
+}
+
 /// Crashes `script` at its events.
 pub fn explore_script(
     script: &Script,
@@ -83,11 +94,7 @@ pub fn explore_script(
         &world,
         options,
         &known,
-        |world, known| {
-            fastrand::seed(options.seed);
-            let engine = open(world, sizes, mode).expect("a whole store opens");
-            script::run_on(script, options.seed, &*engine, known);
-        },
+        |world, known| run(script, sizes, mode, options.seed, world, known),
         |image| open_image(image).map(|_| ()),
         |oracle, image| {
             let engine = open_image(image)?;

@@ -3,6 +3,7 @@
 mod configurations;
 mod conformance;
 mod crash;
+mod image;
 mod mutants;
 #[path = "../rig/mod.rs"]
 mod rig;

@@ -1,0 +1,203 @@
+//! The image of a closed store: what it kept in DRAM, so that the next open need not look for it.
+//!
+//! A close writes the image to chunks of Value Storage as a value in parts ([`crate::long`]), a record of kind
+//! `Image` that lists them to a page of the pool, and names that page in the header ([`crate::layout`]).
+//! All words are u64:
+//!
+//! ```text
+//! HSIT entries │ sum of the HSIT │ sum of the leaves
+//! rings        │ for each: where it starts │ where it ends
+//! long values  │ for each: entry │ tag │ parts │ for each: device:8 in the top, chunk:32
+//! devices      │ for each: chunks in use │ for each: number │ fields and bitmap ([`crate::storage`])
+//! ```
+//!
+//! * It is believed only if index and HSIT are, by their sums, bit for bit as they were when it was made. All that
+//!   is in it follows from those two, so a store that was changed since, or damaged, has none: the open looks
+//!   for everything as after a crash.
+//! * The open takes the name away, so that the next one need not compare sums. If a crash brings it back, they do.
+//! * Nothing refers to its chunks and its page once the name is gone: they are free.
+//! * Best effort: where there is no room for one, or something is not settled (a snapshot is open, a chunk is kept
+//!   because of damage), there is none.
+//!
+//! Since format 1.
+
+use crate::core::Core;
+use crate::layout::{IMAGE, Layout};
+use crate::long::{PartList, Parts};
+use crate::pages::{PAGE, Pages, Purpose};
+use crate::record::{Header, Kind, encode};
+use crate::ring::{Ring, Rings};
+use crate::storage::{Chunk, Storage};
+use tierdb_base::{ErrorKind, Result, matches};
+use tierdb_device::{Cause, Dir};
+use tierdb_pmem::{Pool, Stage, seal, unseal};
+
+/// What an image says.
+pub struct Image {
+    entries: u64,
+    hsit_sum: u64,
+    index_sum: u64,
+    rings: Vec<(u64, u64)>,
+    long: Vec<((u64, u16), PartList)>,
+    /// By device: the chunks in use.
+    chunks: Vec<Vec<(u32, Chunk)>>,
+}
+
+/// The words of an image that were not looked at yet.
+pub struct Words<'i>(&'i [u64]);
+
+impl<'i> Words<'i> {
+    /// The next word.
+    pub fn take(&mut self) -> Option<u64> {
+        self.0.split_off_first().copied()
+    }
+
+    /// A word that says how many follow, and those.
+    pub fn list(&mut self) -> Option<&'i [u64]> {
+        let count = self.take()?.try_into().ok()?;
+        self.0.split_off(..count)
+    }
+}
+
+impl Image {
+    fn decode<D: Dir>(bytes: &[u8], layout: &Layout, storage: &Storage<D>) -> Option<Self> {
+        let all: Vec<u64> = bytes.as_chunks::<8>().0.iter().copied().map(u64::from_le_bytes).collect();
+        let words = &mut Words(&all);
+        let (entries, hsit_sum, index_sum) = (words.take()?, words.take()?, words.take()?);
+        let ends = (0..words.take()?).map(|_| Some((words.take()?, words.take()?)));
+        let ends: Vec<_> = ends.collect::<Option<_>>()?;
+        let ring = layout.ring_bytes;
+        let possible = |(tail, head): &(u64, u64)| *tail < ring && (*tail..=tail + ring).contains(head);
+        let mut long = Vec::new();
+        for _ in 0..words.take()? {
+            let value = (words.take()?, words.take()? as u16);
+            let part = |word: &u64| ((word >> 56) as u8, (word & 0xffff_ffff) as u32);
+            long.push((value, words.list()?.iter().map(part).collect()));
+        }
+        let of_store = ends.len() == layout.rings as usize && ends.iter().all(possible);
+        if words.take()? != storage.devices().len() as u64 || !of_store {
+            return None;
+        }
+        let chunks = storage.devices().iter().map(|device| device.chunks_of_image(words));
+        let chunks = chunks.collect::<Option<_>>()?;
+        words.0.is_empty().then_some(Image { entries, hsit_sum, index_sum, rings: ends, long, chunks })
+    }
+}
+
+/// Takes the image that a close has left out of the store. `None` if there was none, or it is not whole.
+pub fn take<P: Pool, D: Dir>(
+    pool: &P,
+    pages: &Pages<P>,
+    storage: &Storage<D>,
+    layout: &Layout,
+    seed: u64,
+) -> Option<Image> {
+    let named = unseal(pool, seed, IMAGE);
+    if named.as_ref().is_ok_and(|page| *page == 0) {
+        return None;
+    }
+    let read = |page: u64| {
+        if !pages.contains(page) {
+            return None;
+        }
+        let mut head = [0; PAGE as usize];
+        pool.read(page * PAGE, &mut head).ok()?;
+        // What it lists is checked as a whole.
+        let header = Header::parse(&head)
+            .filter(|header| header.kind == Kind::Image && header.len() as u64 <= PAGE)?;
+        let parts = Parts::decode(header.body(&head), storage.chunk_bytes())?;
+        let bytes = parts.join(storage, seed, Cause::Recovery).ok()??;
+        Image::decode(&bytes, layout, storage)
+    };
+    let image = named.ok().and_then(read);
+    pool.publish(IMAGE, seal(seed, IMAGE, 0));
+    image
+}
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    /// Leaves an image for the next open, if there is room for it. Called when the store is closed, while nothing
+    /// uses it.
+    ///
+    /// # Errors
+    /// The failure of a write.
+    pub fn leave_image(&self) -> Result<()> {
+        self.reclaim.lock().seal();
+        self.collect.lock().values_mut().for_each(|appender| appender.seal());
+        self.work.settle_epochs();
+        let Some(words) = self.image() else { return Ok(()) };
+        let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+        let unless_full = |error: tierdb_base::Error| match error.kind() {
+            ErrorKind::NoSpace => Ok(()),
+            _ => Err(error),
+        };
+        let body = match self.write_parts(&bytes, 0, Cause::Recovery) {
+            Ok((body, _parts)) => body,
+            Err(error) => return unless_full(error),
+        };
+        let mut head = Vec::new();
+        if encode(&mut head, self.seed, Kind::Image, 0, self.clock.last(), &[], &body) as u64 > PAGE {
+            return Ok(());
+        }
+        let page = match self.pages.allocate(Purpose::Shrink) {
+            Ok(page) => page,
+            Err(error) => return unless_full(error),
+        };
+        self.pool.admit(2 * PAGE)?;
+        let mut stage = Stage::new(&*self.pool);
+        stage.write(page * PAGE, &head);
+        stage.drain().publish(IMAGE, seal(self.seed, IMAGE, page));
+        self.pool.fence();
+        Ok(())
+    }
+
+    fn image(&self) -> Option<Vec<u64>> {
+        if self.clock.has_snapshots() || !self.deleted.lock().is_empty() {
+            return None;
+        }
+        let (hsit_sum, absent) = self.hsit.survey()?;
+        let entries = self.hsit.len();
+        // Else a key has no value, or an entry with a value no key: an open clears that up.
+        if self.index.keys() + absent.len() as u64 != entries {
+            return None;
+        }
+        let mut words = vec![entries, hsit_sum, self.index.sum(self.options.recovery_threads)?];
+        words.push(u64::from(self.layout.rings));
+        let ends = |ring: &Ring| <[u64; 2]>::from(ring.ends(self.layout.ring_bytes));
+        words.extend(self.rings.iter().flat_map(ends));
+        let long = self.long.all();
+        words.push(long.len() as u64);
+        for ((entry, tag), parts) in long {
+            words.extend([entry, u64::from(tag), parts.len() as u64]);
+            words.extend(parts.iter().map(|(device, chunk)| u64::from(*device) << 56 | u64::from(*chunk)));
+        }
+        words.push(self.storage.devices().len() as u64);
+        for device in self.storage.devices() {
+            words.extend(device.image()?);
+        }
+        Some(words)
+    }
+
+    /// Makes the store in DRAM what it was when it was closed; `false` if index or HSIT are not what they were,
+    /// and nothing was done.
+    pub fn restore(&mut self, image: Image) -> bool {
+        let Some((hsit_sum, absent)) = self.hsit.survey().filter(|_| self.hsit.len() == image.entries) else {
+            return false;
+        };
+        if !matches(image.hsit_sum, hsit_sum) {
+            return false;
+        }
+        let index_sum = self.index.sum(self.options.recovery_threads);
+        if !index_sum.is_some_and(|sum| matches(image.index_sum, sum)) {
+            return false;
+        }
+        self.hsit.reset_all_aux();
+        self.hsit.set_free(absent);
+        self.rings = Rings::new(self.pool.clone(), self.seed, &self.layout, &image.rings);
+        image.long.into_iter().for_each(|((entry, tag), parts)| self.long.note(entry, tag, parts));
+        for (device, chunks) in self.storage.devices().iter().zip(image.chunks) {
+            device.restore(chunks);
+        }
+        self.counters.opened_from_image.add(1);
+        true
+    }
+}
