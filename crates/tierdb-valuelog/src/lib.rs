@@ -16,6 +16,7 @@ mod layout;
 mod long;
 mod moving;
 pub mod pages;
+mod parallel;
 mod record;
 mod recover;
 mod ring;

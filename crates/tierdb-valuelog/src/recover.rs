@@ -7,8 +7,8 @@
 //!
 //! 1. Header, page table, leaf chain (search layer), HSIT segments.
 //! 2. Redo records that commit slots name are replayed; slots cleared.
-//! 3. Every (key, entry) of the index, in parallel: the entry is claimed, and its word looked at.
-//! 4. Every claimed entry's word: bitmaps of Value Storage, heads of rings, parts of long values.
+//! 3. Every (key, entry) of the index, in parallel: which entries are named.
+//! 4. Every named entry's word, in parallel: bitmaps of Value Storage, ends of rings, parts of long values.
 //! 5. Keys without a value leave the index; free lists are made.
 //!
 //! A store that was closed has left an image of what steps 3 to 5 find ([`crate::image`]), which takes their place.
@@ -18,12 +18,13 @@ use crate::cache::Cache;
 use crate::config::Options;
 use crate::core::Core;
 use crate::counters::Counters;
-use crate::hsit::Hsit;
+use crate::hsit::{Hsit, PER_PAGE};
 use crate::image;
 use crate::index::Index;
 use crate::layout::{INDEX_HEAD, Layout};
 use crate::long::{LongValues, Parts};
 use crate::pages::{KIND_HSIT, PageUse, Pages};
+use crate::parallel::in_parallel;
 use crate::record::{HEADER, Header, Kind, stored_len};
 use crate::ring::{self, Rings};
 use crate::storage::{Appender, Storage};
@@ -32,7 +33,7 @@ use crate::word::{MAX_DEVICES, Place, UNIT, Word};
 use crate::work::Work;
 use crossbeam_utils::sync::ShardedLock;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tierdb_base::{Error, Result, TierRole};
@@ -219,6 +220,46 @@ fn damaged<P: Pool>(pool: &P, page: u64, what: &str) -> Error {
     Error::corrupt(TierRole::Fast, what, pool.place(page * crate::pages::PAGE))
 }
 
+/// The entries that keys of the index name.
+struct Named(Box<[AtomicU64]>);
+
+impl Named {
+    fn new(entries: u64) -> Self {
+        Named((0..entries.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// Adds an entry; `false` if it is in.
+    fn add(&self, entry: u64) -> bool {
+        let bit = 1 << (entry % 64);
+        self.0[(entry / 64) as usize].fetch_or(bit, Ordering::Relaxed) & bit == 0
+    }
+
+    fn has(&self, entry: u64) -> bool {
+        self.0[(entry / 64) as usize].load(Ordering::Relaxed) >> (entry % 64) & 1 == 1
+    }
+}
+
+/// What the words of some entries point at, as far as it is not noted where it is.
+#[derive(Default)]
+struct Claimed {
+    /// Entries that no key has, in rising order.
+    free: Vec<u64>,
+    /// Ring, offset in it and length of live records.
+    in_rings: Vec<(u32, u64, u64)>,
+    /// Whether it is not known which chunks some value takes.
+    unsure: bool,
+}
+
+impl Claimed {
+    /// What this one and that of the entries behind it say.
+    fn and(mut self, mut behind: Self) -> Self {
+        self.free.append(&mut behind.free);
+        self.in_rings.append(&mut behind.in_rings);
+        self.unsure |= behind.unsure;
+        self
+    }
+}
+
 impl<P: Pool, D: Dir> Core<P, D> {
     /// Publishes the words of batches that were durable and not installed to the end.
     fn replay_batches(&self) -> Result<()> {
@@ -306,75 +347,105 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Steps 3 and 4. Returns the keys that have no value. Where the index is `damaged`, what no key names
     /// may belong to one that is hidden: it is kept, for a repair to find.
     fn claim_entries(&mut self, damaged: bool) -> Result<Vec<(Vec<u8>, u64)>> {
-        let entries = self.hsit.len();
-        let claimed: Box<[AtomicU64]> = (0..entries.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        let absent = Mutex::new(Vec::new());
+        let named = Named::new(self.hsit.len());
         let core = &*self;
-        let hidden = core.index.visit(core.options.recovery_threads, &|key, entry| {
+        let threads = core.options.recovery_threads;
+        let hidden = core.index.visit(threads, &|key, entry| {
             let corrupt = |what: &str| {
                 Err(Error::corrupt(TierRole::Fast, what, core.pool.place(INDEX_HEAD)).with_key(key))
             };
             if core.hsit.at(entry).is_none() {
                 return corrupt("the index names an HSIT entry that is not there");
             }
-            let bit = 1 << (entry % 64);
-            if claimed[(entry / 64) as usize].fetch_or(bit, Ordering::Relaxed) & bit != 0 {
+            if !named.add(entry) {
                 return corrupt("two keys of the index name the same HSIT entry");
             }
-            core.hsit.reset_aux(entry);
-            let word = core.hsit.word(entry);
+            Ok(())
+        })?;
+        let damaged = damaged || !hidden.is_empty();
+        // The table is looked at from one end to the other, since it is large and each look at one entry is a miss.
+        let segments: Vec<u64> = (0..core.hsit.len() / PER_PAGE).collect();
+        let absent = in_parallel(&segments, threads, |part| Ok(core.note_words(part, &named)))?;
+        let absent: HashSet<u64> = absent.into_iter().flatten().collect();
+        let claims = in_parallel(&segments, threads, |part| Ok(core.claim_words(part, &named, damaged)))?;
+        let claimed = claims.into_iter().reduce(Claimed::and).unwrap_or_default();
+        for device in core.storage.devices() {
+            device.finish_claims(claimed.unsure);
+        }
+        let keys = Mutex::new(Vec::new());
+        if !absent.is_empty() {
+            core.index.visit(threads, &|key, entry| {
+                if absent.contains(&entry) {
+                    keys.lock().push((key.to_vec(), entry));
+                }
+                Ok(())
+            })?;
+        }
+        // Entries are taken from the end: the lowest first.
+        self.hsit.set_free(claimed.free.into_iter().rev().collect());
+        let mut in_rings = vec![Vec::new(); self.layout.rings as usize];
+        for (ring, at, len) in claimed.in_rings {
+            in_rings[ring as usize].push((at, len));
+        }
+        let ends: Vec<_> =
+            in_rings.into_iter().map(|spans| ring::ends(spans, self.layout.ring_bytes)).collect();
+        self.rings = Rings::new(self.pool.clone(), self.seed, &self.layout, &ends);
+        Ok(keys.into_inner())
+    }
+
+    /// The entries of some segments.
+    fn entries_of(&self, segments: &[u64]) -> impl Iterator<Item = u64> {
+        let all = segments.iter().flat_map(|segment| segment * PER_PAGE..(segment + 1) * PER_PAGE);
+        all.filter(|entry| self.hsit.at(*entry).is_some())
+    }
+
+    /// Prepares the chunks that the words of `segments` point into to be claimed. Returns the entries that keys name
+    /// and that have no value.
+    fn note_words(&self, segments: &[u64], named: &Named) -> Vec<u64> {
+        let mut absent = Vec::new();
+        for entry in self.entries_of(segments).filter(|entry| named.has(*entry)) {
+            self.hsit.reset_aux(entry);
+            let word = self.hsit.word(entry);
             match word.place() {
-                Place::None | Place::Free => absent.lock().push((key.to_vec(), entry)),
+                Place::None | Place::Free => absent.push(entry),
                 Place::Flash(number, at) => {
-                    if let Some(device) = core.storage.device(number) {
+                    if let Some(device) = self.storage.device(number) {
                         device.note_class(at, word);
                     }
                 }
                 // Of a damaged word nothing is known; reading the key says so.
                 Place::Ring(_) | Place::Damaged => {}
             }
-            Ok(())
-        })?;
-        let absent = absent.into_inner();
-        let damaged = damaged || !hidden.is_empty();
-        let mut in_rings = vec![Vec::new(); self.layout.rings as usize];
-        let mut free = Vec::new();
-        let mut unsure = false;
-        for entry in 0..entries {
-            if self.hsit.at(entry).is_none() {
-                continue;
-            }
+        }
+        absent
+    }
+
+    /// Claims what the words of `segments` point at.
+    fn claim_words(&self, segments: &[u64], named: &Named, damaged: bool) -> Claimed {
+        let mut claimed = Claimed::default();
+        for entry in self.entries_of(segments) {
             let word = self.hsit.word(entry);
-            if claimed[(entry / 64) as usize].load(Ordering::Relaxed) >> (entry % 64) & 1 == 0 && !damaged {
+            if !named.has(entry) && !damaged {
                 // A key leaves the index when its word says *none*: this one was lost to damage, and no key that
                 // gets the entry may be taken for it.
                 if !matches!(word.place(), Place::None | Place::Free) {
                     self.hsit.publish(entry, Word::NONE);
                     self.pool.fence();
                 }
-                free.push(entry);
+                claimed.free.push(entry);
                 continue;
             }
             if word.is_dirty() {
                 self.hsit.clear_dirty(entry, word);
             }
-            unsure |= !self.claim_word(entry, word.clean(), &mut in_rings);
+            claimed.unsure |= !self.claim_word(entry, word.clean(), &mut claimed.in_rings);
         }
-        for device in self.storage.devices() {
-            device.finish_claims(unsure);
-        }
-        // Entries are taken from the end: the lowest first.
-        free.reverse();
-        self.hsit.set_free(free);
-        let ends: Vec<_> =
-            in_rings.into_iter().map(|spans| ring::ends(spans, self.layout.ring_bytes)).collect();
-        self.rings = Rings::new(self.pool.clone(), self.seed, &self.layout, &ends);
-        Ok(absent)
+        claimed
     }
 
     /// Makes what `word` points at live; of a record in a ring, its offset there and its length are noted. Damage is left for the read of the key to report. `false` if it is not
     /// known which chunks the value takes, since the list of its parts cannot be read now.
-    fn claim_word(&self, entry: u64, word: Word, in_rings: &mut [Vec<(u64, u64)>]) -> bool {
+    fn claim_word(&self, entry: u64, word: Word, in_rings: &mut Vec<(u32, u64, u64)>) -> bool {
         match word.place() {
             Place::None | Place::Free | Place::Damaged => return true,
             Place::Ring(at) => {
@@ -385,7 +456,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     // It may be as long as its word says.
                     Err(_) => stored_len(word.max_len(self.layout.ring_bytes) as usize),
                 };
-                in_rings[ring.number() as usize].push((at - ring.at(), len));
+                in_rings.push((ring.number(), at - ring.at(), len));
             }
             Place::Flash(number, at) => {
                 let live = self.storage.device(number).is_some_and(|device| device.claim(at, word));

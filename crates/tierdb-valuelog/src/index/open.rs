@@ -11,6 +11,7 @@ use super::search::Tree;
 use super::verify::range_damage;
 use super::{EntryId, Index, LOST};
 use crate::pages::{KIND_BLOB, KIND_LEAF, PAGE, PageNo, PageUse, Pages};
+use crate::parallel::in_parallel;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -84,7 +85,7 @@ impl<P: Pool> Index<P> {
             *live.lock() += sum;
             Ok(damage)
         })?;
-        walk.damage.extend(found);
+        walk.damage.extend(found.into_iter().flatten());
         index.blobs.settle();
         index.repair_kinds(&leaves);
         if !walk.damage.is_empty() {
@@ -205,7 +206,7 @@ impl<P: Pool> Index<P> {
                 let of_leaf = checksum_parts(self.pages.seed(), &[&page.to_le_bytes(), &bytes]);
                 sum.fetch_add(of_leaf, Ordering::Relaxed);
             }
-            Ok(Vec::new())
+            Ok(())
         });
         summed.is_ok().then(|| sum.into_inner())
     }
@@ -222,7 +223,7 @@ impl<P: Pool> Index<P> {
     ) -> Result<Vec<Damage>> {
         self.run_structure_updates();
         let leaves: Vec<_> = self.search.load().pages().into_iter().filter(|page| *page != LOST).collect();
-        in_parallel(&leaves, threads, |part| {
+        let found = in_parallel(&leaves, threads, |part| {
             let mut damage = Vec::new();
             let mut contents = Contents::default();
             for page in part {
@@ -247,7 +248,8 @@ impl<P: Pool> Index<P> {
                 }
             }
             Ok(damage)
-        })
+        })?;
+        Ok(found.into_iter().flatten().collect())
     }
 }
 
@@ -271,26 +273,4 @@ fn whole_leaves<P: Pool>(leaves: &Leaves<P>) -> BTreeMap<Vec<u8>, Header> {
         }
     }
     found
-}
-
-/// Runs `work` on parts of `leaves`, on this thread if `threads` is 1, and joins what it returns.
-fn in_parallel(
-    leaves: &[PageNo],
-    threads: usize,
-    work: impl Fn(&[PageNo]) -> Result<Vec<Damage>> + Sync,
-) -> Result<Vec<Damage>> {
-    let threads = threads.clamp(1, leaves.len().max(1));
-    if threads == 1 {
-        return work(leaves);
-    }
-    let outcomes: Vec<_> = std::thread::scope(|scope| {
-        let parts = leaves.chunks(leaves.len().div_ceil(threads));
-        let running: Vec<_> = parts.map(|part| scope.spawn(|| work(part))).collect();
-        running.into_iter().map(|thread| thread.join()).collect()
-    });
-    let mut all = Vec::new();
-    for outcome in outcomes {
-        all.extend(outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
-    }
-    Ok(all)
 }
