@@ -3,8 +3,9 @@
 //! 1. Entries are found or made for all keys; values that do not fit the rings go to flash, durably.
 //! 2. All entries are latched; the other records, and a *redo record* that lists (entry, new word), are
 //!    appended to one ring and drained.
-//! 3. The redo record's offset is published in the ring's commit slot and drained: the batch is durable.
-//! 4. Each entry is marked pending (word 1), and then the words are published and drained.
+//! 3. Each entry is marked pending (word 1). The redo record's offset is published in the ring's commit slot and
+//!    drained: the batch is durable.
+//! 4. The words are published and drained.
 //! 5. The slot is cleared and drained, the marks are taken away, the latches are released.
 //!
 //! | crash after | on open |
@@ -25,7 +26,7 @@ use crate::storage::Appender;
 use crate::word::{Place, Word};
 use crate::write::Body;
 use std::collections::HashMap;
-use tierdb_base::Result;
+use tierdb_base::{ErrorKind, Result};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::{Durability, Op, WriteBatch};
 use tierdb_pmem::{Pool, Stage};
@@ -38,6 +39,9 @@ struct Planned<'b> {
     entry: u64,
     /// The new word, once it is known.
     word: Option<Word>,
+    /// A delete of a key that is not there, for which the index has no room: nothing is to be done if that
+    /// is still so when the batch is installed.
+    is_absent: bool,
 }
 
 impl Planned<'_> {
@@ -121,21 +125,25 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     }
                 },
             };
-            planned.push(Planned { key: op.key(), body, entry: 0, word: None });
+            planned.push(Planned { key: op.key(), body, entry: 0, word: None, is_absent: false });
         }
         Ok(planned)
     }
 
     /// Brings the batch into the store, visible and ordered; durable when it has been waited for.
-    fn write_planned(&self, planned: &mut [Planned<'_>], durability: Durability) -> Result<()> {
+    fn write_planned(&self, planned: &mut Vec<Planned<'_>>, durability: Durability) -> Result<()> {
         let deletes_only = planned.iter().all(|write| write.body.is_none());
         let mut full = false;
+        let mut absent = Vec::new();
         loop {
-            {
-                let _guard = crossbeam_epoch::pin();
-                for write in planned.iter_mut() {
-                    write.entry = self.index.get_or_insert(write.key, || self.hsit.allocate())?.0;
+            planned.append(&mut absent);
+            self.find_entries(planned)?;
+            absent.extend(planned.extract_if(.., |write| write.is_absent));
+            if planned.is_empty() {
+                if self.are_absent(&absent)? {
+                    return Ok(());
                 }
+                continue;
             }
             let longest = planned.iter().map(Planned::stored_len).max().unwrap_or(0);
             let redo_len = stored_len(HEADER + planned.len() * REDO);
@@ -145,14 +153,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let pages = if deletes_only && (spilled || full) { self.redo_pages(planned.len()) } else { None };
             let installed = if let Some(pages) = pages {
                 self.pool.admit((pages.len() as u64 + 1) * PAGE + 32 * planned.len() as u64)?;
-                let installed = self.install(planned, RedoIn::Pages(&pages), durability);
+                let installed = self.install(planned, &absent, RedoIn::Pages(&pages), durability);
                 pages.into_iter().for_each(|page| self.pages.give_back(page));
                 installed?
             } else if spilled {
-                self.write_spilled(planned, durability)?
+                self.write_spilled(planned, &absent, durability)?
             } else {
                 self.pool.admit(in_ring + 32 * planned.len() as u64 + 4096)?;
-                self.install(planned, RedoIn::Ring, durability)?
+                self.install(planned, &absent, RedoIn::Ring, durability)?
             };
             match installed {
                 Installed::Yes(filled) => {
@@ -164,6 +172,43 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 Installed::RingFull => self.stall()?,
             }
         }
+    }
+
+    /// Finds or makes the entry of every key. Where the index is full, keys that are to be deleted and are not
+    /// there are marked, so that a batch of deletes always succeeds.
+    fn find_entries(&self, planned: &mut [Planned<'_>]) -> Result<()> {
+        let _guard = crossbeam_epoch::pin();
+        let mut is_full = false;
+        for write in planned {
+            let is_delete = write.body.is_none();
+            let found = match is_delete && is_full {
+                true => self.index.get(write.key)?,
+                false => match self.index.get_or_insert(write.key, || self.hsit.allocate()) {
+                    Ok((entry, _)) => Some(entry),
+                    Err(error) if is_delete && error.kind() == ErrorKind::NoSpace => {
+                        is_full = true;
+                        self.index.get(write.key)?
+                    }
+                    Err(error) => return Err(error),
+                },
+            };
+            write.is_absent = found.is_none();
+            write.entry = found.unwrap_or(0);
+        }
+        Ok(())
+    }
+
+    /// Whether there is a moment during this call at which the index has none of the keys.
+    fn are_absent(&self, absent: &[Planned<'_>]) -> Result<bool> {
+        // A key is counted before it can get a value: if none was, all that are absent now were so from the first
+        // look to the last.
+        let inserted = self.index.inserted();
+        for write in absent {
+            if self.index.get(write.key)?.is_some() {
+                return Ok(false);
+            }
+        }
+        Ok(absent.len() < 2 || self.index.inserted() == inserted)
     }
 
     /// Returns when an installed batch is as durable as asked.
@@ -184,7 +229,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// Writes the records, and the redo list if it is long, to flash before anything is latched.
-    fn write_spilled(&self, planned: &mut [Planned<'_>], durability: Durability) -> Result<Installed> {
+    fn write_spilled(
+        &self,
+        planned: &mut [Planned<'_>],
+        absent: &[Planned<'_>],
+        durability: Durability,
+    ) -> Result<Installed> {
         let mut appender = Appender::new(Cause::Foreground);
         let mut words: HashMap<u64, Word> = HashMap::with_capacity(planned.len());
         let mut redo_parts = None;
@@ -201,7 +251,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 (Kind::RedoParts, body)
             };
             self.pool.admit(self.ring_limit() + 32 * planned.len() as u64 + 4096)?;
-            self.install(planned, RedoIn::Record(redo.0, redo.1), durability)
+            self.install(planned, absent, RedoIn::Record(redo.0, redo.1), durability)
         });
         if !matches!(outcome, Ok(Installed::Yes(_))) {
             appender.abandon();
@@ -246,10 +296,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(seqno)
     }
 
-    /// Steps 2 to 5. With [`RedoIn::Record`] the records are on flash already, and the words known.
+    /// Steps 2 to 5. The keys in `absent` are deleted by being found absent when readers of the others already wait.
+    /// With [`RedoIn::Record`] the records are on flash already, and the words known.
     fn install(
         &self,
         planned: &mut [Planned<'_>],
+        absent: &[Planned<'_>],
         redo_in: RedoIn<'_>,
         durability: Durability,
     ) -> Result<Installed> {
@@ -295,10 +347,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
             self.fill_redo_pages(pages, &redo, seqno)
         };
         lease.drain();
-        lease.publish_commit(redo_at);
-        self.pool.fence();
-
-        self.hsit.together(&entries, || {
+        let installed = self.hsit.together(&entries, || -> Result<bool> {
+            if !self.are_absent(absent)? {
+                return Ok(false);
+            }
+            lease.publish_commit(redo_at);
+            self.pool.fence();
             for write in planned.iter_mut() {
                 let (Some(word), old) = (write.word, self.hsit.word(write.entry)) else { continue };
                 if let Some(parts) = write.body.as_ref().and_then(|body| body.parts.as_ref()) {
@@ -317,7 +371,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
             self.pool.fence();
             lease.publish_commit(0);
             self.pool.fence();
+            Ok(true)
         });
+        if !installed? {
+            return Ok(Installed::KeyMoved);
+        }
         let filled = lease.fill();
         drop(lease);
         drop(in_flight);

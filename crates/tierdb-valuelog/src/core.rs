@@ -445,17 +445,17 @@ mod tests {
     use super::*;
     use crate::moving::Reclaim;
     use tierdb_base::mutant;
-    use tierdb_engine::{Background, Durability, FlashTier, Media};
+    use tierdb_engine::{Background, Durability, FlashTier, Media, WriteBatch};
     use tierdb_sim::{Budget, CrashModel, SimDir, SimPool, World};
 
     fn store(world: &World) -> Core<SimPool, SimDir> {
+        store_of(world, 256 << 10)
+    }
+
+    /// A store with so many bytes of flash.
+    fn store_of(world: &World, capacity: u64) -> Core<SimPool, SimDir> {
         world.add_pool("pool", 256 << 10);
-        let flash = FlashTier {
-            dir: world.add_dir("flash"),
-            capacity: 256 << 10,
-            meter: Meter::new(),
-            emulation: None,
-        };
+        let flash = FlashTier { dir: world.add_dir("flash"), capacity, meter: Meter::new(), emulation: None };
         let media = Media {
             pool: world.pool("pool").into(),
             fast_meter: Meter::new(),
@@ -504,6 +504,32 @@ mod tests {
         let ours = sites.into_keys().filter(|site| site.file.ends_with("valuelog/src/core.rs"));
         let missed: Vec<_> = ours.filter(|site| covered(Some(*site))).collect();
         assert!(missed.is_empty(), "not noticed when left out: {missed:?}");
+    }
+
+    #[test]
+    fn a_batch_of_deletes_is_taken_when_the_index_is_full() {
+        let core = store_of(&World::new(), 8 << 20);
+        let key = |n: u32| format!("{n:0>200}").into_bytes();
+        let put = |n| core.put(&key(n), b"value", Durability::Durable);
+        // Space that readers held back may come while it fills.
+        let (mut count, mut refused) = (0, 0);
+        while refused < 10 {
+            match put(count) {
+                Ok(()) => (count, refused) = (count + 1, 0),
+                Err(Error::NoSpace { tier: TierRole::Fast, .. }) => refused += 1,
+                Err(other) => panic!("{other}"),
+            }
+        }
+        let mut batch = WriteBatch::new();
+        for n in (count..count + 300).chain([3]) {
+            batch.delete(key(n)).expect("a small batch");
+        }
+        batch.put(key(5), "newer").expect("a small batch");
+        core.write(&batch, Durability::Durable).expect("no key is new");
+        assert!(
+            core.get(&key(3)).expect("whole").is_none() && core.get(&key(count)).expect("whole").is_none()
+        );
+        assert_eq!(core.get(&key(5)).expect("whole").as_deref(), Some(&b"newer"[..]));
     }
 
     /// A reader has read a value, and not cached it yet, when its chunk is filled anew and a word that is the

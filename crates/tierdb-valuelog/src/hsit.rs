@@ -181,14 +181,15 @@ impl<P: Pool> Hsit<P> {
 
     /// Runs `publish`, which publishes and drains words of `entries`: whoever sees one of them sees all.
     /// Under the latches of all.
-    pub fn together(&self, entries: &[u64], publish: impl FnOnce()) {
+    pub fn together<T>(&self, entries: &[u64], publish: impl FnOnce() -> T) -> T {
         for entry in entries {
             self.update_aux(*entry, |aux| aux.pending(true));
         }
-        publish();
+        let done = publish();
         for entry in entries {
             self.update_aux(*entry, |aux| aux.pending(false));
         }
+        done
     }
 
     /// Makes the dirty `word` that was read durable on behalf of its writer, and clears the bit.

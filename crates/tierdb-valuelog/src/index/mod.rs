@@ -460,6 +460,12 @@ impl<P: Pool> Index<P> {
         self.inserted.get().saturating_sub(self.removed.get())
     }
 
+    /// Number of keys that were ever inserted since it was opened, and those that were there then. One that is being
+    /// inserted counts before the call that does it returns.
+    pub fn inserted(&self) -> u64 {
+        self.inserted.get()
+    }
+
     /// Number of leaves.
     pub fn leaves(&self) -> u64 {
         self.leaf_count.load(Ordering::Relaxed)
