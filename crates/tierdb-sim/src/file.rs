@@ -119,7 +119,7 @@ impl FileState {
     }
 
     /// A write that survives from now on, straight to `durable` where no other change is in its way.
-    fn write_certain(&mut self, written: Written) {
+    fn write_certain(&mut self, written: Arc<Written>) {
         // What it covers cannot show again, whatever became of it.
         self.ops.retain(|op| !matches!(&op.change, Change::Write(old) if written.covers(old)));
         let in_the_way = |op: &FileOp| match &op.change {
@@ -127,7 +127,7 @@ impl FileState {
             Change::SetLen(_) => true,
         };
         let direct = !self.ops.iter().any(in_the_way);
-        self.change(Change::Write(Arc::new(written)), Certainty::Certain);
+        self.change(Change::Write(written), Certainty::Certain);
         if direct && let Some(FileOp { change: Change::Write(written), .. }) = self.ops.pop() {
             for (i, page) in written.pages.iter().enumerate() {
                 self.durable.set_page(written.first + i, page.clone());
@@ -226,6 +226,7 @@ impl SimFile {
         Ok(())
     }
 
+    #[track_caller]
     fn put(&self, op: &'static str, at: u64, bytes: &[u8], durable: bool) -> Result<()> {
         self.check(op, at, bytes.len() as u64)?;
         let pages = bytes.chunks_exact(PAGE).map(|chunk| {
@@ -235,13 +236,13 @@ impl SimFile {
         });
         let written = Written::new(at as usize / PAGE, pages.collect());
         let Some(Injected { error, kind, seed }) = self.fault(Ops::WRITE) else {
-            self.with(|file| {
-                if durable {
-                    file.write_certain(written);
-                } else {
-                    file.change(Change::Write(Arc::new(written)), Certainty::Pending);
-                }
-            });
+            let written = Arc::new(written);
+            self.with(|file| file.change(Change::Write(written.clone()), Certainty::Pending));
+            if durable {
+                // While it is on its way a crash may leave any of its sectors.
+                self.world.event(EventKind::WriteDurable);
+                self.with(|file| file.write_certain(written));
+            }
             return Ok(());
         };
         let mut rng = fastrand::Rng::with_seed(seed);

@@ -1,6 +1,7 @@
 //! The rules of the media that the simulator keeps, each with the states it allows and those it does not.
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use tierdb_base::{ErrorKind, mutant};
 use tierdb_device::{AlignedBuf, BlockFile, Dir, OpenMode};
 use tierdb_pmem::Pool;
@@ -444,4 +445,23 @@ fn every_kind_of_site_can_be_switched_off() {
     for site in sites.keys().filter(|site| ["dir_sync", "flush", "publish"].contains(&site.what)) {
         assert_ne!(mutant::without(*site, work), Some(([1, 1, 1], 2)), "{site}");
     }
+}
+
+#[test]
+fn a_durable_write_that_is_on_its_way_may_be_torn() {
+    let world = World::new();
+    let (_, file) = with_file(&world);
+    file.write_durable(0, &block(1)).expect("write");
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let sink = seen.clone();
+    world.on_event(Some(Arc::new(move |world, _| {
+        let sector = CrashModel { sector: 512, ..CrashModel::X86 };
+        let of = |image: &World| (image.peek("flash/f", 0, 1)[0], image.peek("flash/f", 4095, 1)[0]);
+        sink.lock().expect("seen").push(states(&world.capture(), sector, of));
+    })));
+    file.write_durable(0, &block(2)).expect("write");
+    world.on_event(None);
+    let seen = seen.lock().expect("seen");
+    assert_eq!(seen[0], BTreeSet::from([(1, 1)]), "before it");
+    assert!(seen[1].is_superset(&BTreeSet::from([(1, 1), (1, 2), (2, 1), (2, 2)])), "{:?}", seen[1]);
 }
