@@ -1,14 +1,16 @@
 //! Small pieces of concurrency that engines share, each small enough to be model-checked.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod clock;
 pub mod counter;
+pub mod epoch_cell;
 pub mod latch;
 pub mod switch;
 pub mod table;
 
 pub use clock::{CommitClock, InFlight};
 pub use counter::{Counter, thread_shard};
+pub use epoch_cell::EpochCell;
 pub use latch::{LATCHED, WordGuard};
 pub use table::Table;

@@ -29,7 +29,6 @@ mod search;
 mod verify;
 
 use crate::pages::{KIND_LEAF, PageNo, Pages, Purpose};
-use arc_swap::ArcSwap;
 use blob::Blobs;
 use build::Part;
 use change::{Before, Update};
@@ -42,7 +41,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use tierdb_base::{Error, ErrorKind, MAX_KEY_BYTES, Result};
 use tierdb_pmem::{Pool, Stage};
-use tierdb_sync::{Counter, LATCHED, WordGuard};
+use tierdb_sync::{Counter, EpochCell, LATCHED, WordGuard};
 
 use crate::pages::PAGE;
 
@@ -71,7 +70,7 @@ pub struct Index<P: Pool> {
     pages: Arc<Pages<P>>,
     blobs: Blobs<P>,
     head_at: u64,
-    search: ArcSwap<Tree>,
+    search: EpochCell<Tree>,
     updates: Mutex<Vec<Update>>,
     queued: AtomicUsize,
     most_queued: usize,
@@ -92,7 +91,7 @@ impl<P: Pool> Index<P> {
             blobs: Blobs::new(pages.clone()),
             pages,
             head_at,
-            search: ArcSwap::from_pointee(Tree::build([(&b""[..], LOST)])),
+            search: EpochCell::new(Tree::build([(&b""[..], LOST)])),
             updates: Mutex::default(),
             queued: AtomicUsize::new(0),
             most_queued: ((numbers.end - numbers.start) / 32).clamp(1, MOST_QUEUED) as usize,
@@ -122,7 +121,7 @@ impl<P: Pool> Index<P> {
         drained.publish(head_at, encode_next(Some(page)));
         index.leaves.pool.fence();
         index.leaves.state_word(page).store(state.encode(), Ordering::Release);
-        index.search.store(Arc::new(Tree::build([(&b""[..], page)])));
+        index.search.set(Tree::build([(&b""[..], page)]));
         index.leaf_count.store(1, Ordering::Relaxed);
         Ok(index)
     }
@@ -140,7 +139,7 @@ impl<P: Pool> Index<P> {
     /// Where `key` is, at a moment at which its leaf was in the chain.
     #[inline]
     fn find(&self, key: &[u8], hash: u64, guard: &Guard) -> Result<(PageNo, Option<Found>)> {
-        let mut page = self.floor(key)?;
+        let mut page = self.floor(key, guard)?;
         loop {
             let found = self.leaves.find(page, key, hash);
             if let State::Alive { .. } = self.leaves.state(page) {
@@ -275,7 +274,7 @@ impl<P: Pool> Index<P> {
     pub fn remove(&self, key: &[u8], id: EntryId) -> Result<bool> {
         let hash = self.leaves.hash(key);
         let guard = epoch::pin();
-        let mut page = self.floor(key)?;
+        let mut page = self.floor(key, &guard)?;
         let (live, slots) = loop {
             let latch = WordGuard::latch(self.leaves.state_word(page));
             if let State::Dead(_) = State::decode(latch.value()) {
@@ -348,12 +347,12 @@ impl<P: Pool> Index<P> {
             std::mem::take(&mut *queue)
         };
         if !updates.is_empty() {
-            let mut tree = Tree::clone(&self.search.load());
+            let mut tree = self.search.get(&epoch::pin()).clone();
             for update in &updates {
                 update.set.iter().for_each(|(anchor, page)| tree.set(anchor, *page));
                 update.removed.iter().for_each(|anchor| tree.remove(anchor));
             }
-            self.search.store(Arc::new(tree));
+            self.search.set(tree);
             let guard = epoch::pin();
             for update in updates {
                 update.pages.into_iter().for_each(|page| self.pages.retire(page, &guard));
@@ -380,8 +379,8 @@ impl<P: Pool> Index<P> {
 
     /// The leaf that the search layer names for `key`.
     #[inline]
-    fn floor(&self, key: &[u8]) -> Result<PageNo> {
-        match self.search.load().floor(key) {
+    fn floor(&self, key: &[u8], guard: &Guard) -> Result<PageNo> {
+        match self.search.get(guard).floor(key) {
             LOST => Err(self.lost().with_key(key)),
             page => Ok(page),
         }
@@ -389,12 +388,12 @@ impl<P: Pool> Index<P> {
 
     /// The leaf in the chain whose range holds `key`, as of some moment since `guard` was pinned.
     fn locate(&self, key: &[u8], guard: &Guard) -> Result<PageNo> {
-        self.settle(self.floor(key)?, guard, |header| header.ends_after(key))
+        self.settle(self.floor(key, guard)?, guard, |header| header.ends_after(key))
     }
 
     /// The leaf before the boundary `low`, which is not empty.
     fn locate_before(&self, low: &[u8], guard: &Guard) -> Result<Before> {
-        match self.search.load().before(low) {
+        match self.search.get(guard).before(low) {
             LOST => Ok(Before::Lost),
             page => {
                 let reaches =
@@ -406,7 +405,7 @@ impl<P: Pool> Index<P> {
 
     /// The last leaf of the chain.
     fn locate_last(&self, guard: &Guard) -> Result<PageNo> {
-        match self.search.load().last() {
+        match self.search.get(guard).last() {
             LOST => Err(self.lost()),
             page => self.settle(page, guard, |header| header.high.is_none()),
         }
@@ -447,7 +446,7 @@ impl<P: Pool> Index<P> {
 
     /// The first boundary between two leaves above `key`: where to go on behind a leaf that is damaged.
     pub fn boundary_after(&self, key: &[u8]) -> Option<Vec<u8>> {
-        self.search.load().after(key)
+        self.search.get(&epoch::pin()).after(key)
     }
 
     #[cold]
@@ -484,7 +483,7 @@ impl<P: Pool> Index<P> {
 
     /// Bytes of DRAM in use: search layer, leaf states, blob slots.
     pub fn memory_bytes(&self) -> u64 {
-        self.search.load().memory_bytes() + self.leaves() * 8 + self.blobs.memory_bytes()
+        self.search.get(&epoch::pin()).memory_bytes() + self.leaves() * 8 + self.blobs.memory_bytes()
     }
 }
 

@@ -12,6 +12,7 @@ use super::verify::range_damage;
 use super::{EntryId, Index, LOST};
 use crate::pages::{KIND_BLOB, KIND_LEAF, PAGE, PageNo, PageUse, Pages};
 use crate::parallel::in_parallel;
+use crossbeam_epoch as epoch;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -96,7 +97,7 @@ impl<P: Pool> Index<P> {
                 }
             }
         }
-        index.search.store(Arc::new(Tree::build(walk.leaves())));
+        index.search.set(Tree::build(walk.leaves()));
         index.generation.store(walk.generation.wrapping_add(1), Ordering::Relaxed);
         index.leaf_count.store(leaves.len() as u64, Ordering::Relaxed);
         index.inserted.add(live.into_inner());
@@ -194,7 +195,7 @@ impl<P: Pool> Index<P> {
     /// lost or known to be damaged. Called while nobody else uses the index.
     pub fn sum(&self, threads: usize) -> Option<u64> {
         self.run_structure_updates();
-        let leaves = self.search.load().pages();
+        let leaves = self.search.get(&epoch::pin()).pages();
         if leaves.contains(&LOST) {
             return None;
         }
@@ -222,7 +223,8 @@ impl<P: Pool> Index<P> {
         f: &(dyn Fn(&[u8], EntryId) -> Result<()> + Sync),
     ) -> Result<Vec<Damage>> {
         self.run_structure_updates();
-        let leaves: Vec<_> = self.search.load().pages().into_iter().filter(|page| *page != LOST).collect();
+        let leaves: Vec<_> =
+            self.search.get(&epoch::pin()).pages().into_iter().filter(|page| *page != LOST).collect();
         let found = in_parallel(&leaves, threads, |part| {
             let mut damage = Vec::new();
             let mut contents = Contents::default();

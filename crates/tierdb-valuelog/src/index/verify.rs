@@ -24,7 +24,7 @@ impl<P: Pool> Index<P> {
                 },
                 Ok(None) => {}
                 Err(e) => {
-                    let next = self.search.load().after(&low);
+                    let next = self.search.get(&epoch::pin()).after(&low);
                     damage.push(range_damage(&e, &low, next.as_deref()));
                     match next {
                         Some(next) => low = next,
