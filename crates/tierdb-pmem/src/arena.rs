@@ -122,8 +122,10 @@ mod tests {
 
     #[test]
     fn any_range_reads_back_as_written_and_leaves_its_neighbours() {
-        for at in 0..17u64 {
-            for len in 0..40usize {
+        // Fewer under Miri; these too begin and end in every byte of a word, with and without whole ones between.
+        let (starts, lens) = if cfg!(miri) { (9, 25) } else { (17, 40) };
+        for at in 0..starts {
+            for len in 0..lens {
                 let arena = Arena::zeroed(64);
                 arena.write(0, &[0xee; 64]);
                 let bytes: Vec<u8> = (1..=len as u8).collect();

@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn a_sealed_word_reads_back_in_its_place_alone() {
-        let pool = MappedPool::in_memory(1 << 20);
+        let pool = MappedPool::in_memory(4096);
         for number in [0, 1, (1 << NUMBER_BITS) - 1] {
             let sealed = seal(5, 128, number);
             pool.store(128, sealed);
