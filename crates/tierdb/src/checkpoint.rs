@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::Path;
 use tierdb_base::{ByteSize, Error, Location, Result, TierRole, Uuid, checksum, checksum_parts, matches};
-use tierdb_engine::{Durability, Engine, KeyRange, Snapshot, Stats, WriteBatch};
+use tierdb_engine::{Cursor, Durability, Engine, KeyRange, Stats, WriteBatch};
 
 /// The file in a checkpoint that says what it holds.
 pub(crate) const RECORD_NAME: &str = "CHECKPOINT";
@@ -128,12 +128,11 @@ impl Record {
     }
 }
 
-/// Copies what `snapshot` sees of `from` into the empty store `to`, all of it durable on return.
-fn copy(from: &dyn Engine, snapshot: &Snapshot, to: &dyn Engine) -> Result<Copied> {
+/// Copies all that `from` gives into the empty store `to`, all of it durable on return.
+fn copy(from: &mut dyn Cursor, to: &dyn Engine) -> Result<Copied> {
     let mut tally = Tally::new();
     let mut batch = WriteBatch::new();
-    let mut cursor = from.cursor(KeyRange::all(), Some(snapshot))?;
-    while let Some((key, value)) = cursor.next()? {
+    while let Some((key, value)) = from.next()? {
         tally.add(&key, &value);
         if value.len() > BATCH_BYTES {
             to.put(&key, &value, Durability::Grouped)?;
@@ -164,9 +163,9 @@ fn tally(engine: &dyn Engine) -> Result<Copied> {
 }
 
 /// Fills the new store `prepared`, closes it, opens it again and compares. It still says *creating* on return.
-fn fill(prepared: &mut Prepared, from: &dyn Engine, snapshot: &Snapshot) -> Result<Copied> {
+fn fill(prepared: &mut Prepared, from: &mut dyn Cursor) -> Result<Copied> {
     let target = prepared.engine()?;
-    let copied = copy(from, snapshot, &*target)?;
+    let copied = copy(from, &*target)?;
     target.close()?;
     drop(target);
     let target = prepared.engine()?;
@@ -210,7 +209,7 @@ pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied
     config.memory = Some(ByteSize(pool * 2));
     let mut prepared = Prepared::begin(&config, Intent::CreateNew, Some(pool))?;
     let snapshot = from.snapshot()?;
-    let copied = fill(&mut prepared, from, &snapshot)?;
+    let copied = fill(&mut prepared, &mut *from.cursor(KeyRange::all(), Some(&snapshot))?)?;
     let record = Record {
         format: FORMAT,
         name,
@@ -250,7 +249,7 @@ pub fn restore(checkpoint_dir: impl AsRef<Path>, config: &Config) -> Result<Copi
     };
     let from = source.engine()?;
     let mut prepared = Prepared::begin(config, Intent::CreateNew, None)?;
-    let copied = fill(&mut prepared, &*from, &from.snapshot()?)?;
+    let copied = fill(&mut prepared, &mut *from.cursor(KeyRange::all(), None)?)?;
     if !record.agrees(&copied) {
         return Err(Error::corrupt(
             TierRole::Flash,
@@ -262,3 +261,6 @@ pub fn restore(checkpoint_dir: impl AsRef<Path>, config: &Config) -> Result<Copi
     from.close()?;
     Ok(copied)
 }
+
+#[cfg(test)]
+mod tests;

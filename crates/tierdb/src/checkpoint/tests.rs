@@ -1,0 +1,101 @@
+//! Goal: every comparison of a checksum that this crate makes is needed, and a test would notice if it were left out.
+//! Method: list them by the sources. For each there is one test with damage that it alone tells; that test passes,
+//! and fails with the comparison left out. Those of the engines are their own suites'.
+
+use super::*;
+use crate::db::Db;
+use std::panic::catch_unwind;
+use tierdb_base::sources::comparisons;
+use tierdb_base::{ErrorKind, mutant};
+use tierdb_engine::Value;
+use tierdb_engine::model::ListCursor;
+
+/// File, function, which one in it, and the test that notices.
+type Row = (&'static str, &'static str, usize, fn() -> std::result::Result<(), String>);
+
+const TESTS: [Row; 4] = [
+    ("src/checkpoint.rs", "read", 0, record_of_a_checkpoint),
+    ("src/checkpoint.rs", "agrees", 0, entry_of_a_checkpoint),
+    ("src/checkpoint.rs", "fill", 0, entries_that_are_read_back),
+    ("src/identity.rs", "decode", 0, identity_of_a_tier),
+];
+
+/// That `result` is the error for damage.
+fn refused<T>(result: Result<T>) -> std::result::Result<(), String> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(()),
+        Err(error) => Err(format!("another error: {error}")),
+        Ok(_) => Err("nothing was noticed".into()),
+    }
+}
+
+/// A small checkpoint, in `copy` of a directory of its own.
+fn checkpoint() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    let db = Db::open(dir.path().join("store")).expect("create");
+    db.put("key", "old value").expect("put");
+    db.checkpoint(dir.path().join("copy")).expect("checkpoint");
+    dir
+}
+
+fn restored(dir: &tempfile::TempDir) -> Result<Copied> {
+    restore(dir.path().join("copy"), &Config::one_directory(dir.path().join("restored")))
+}
+
+/// A field that nothing else is compared with.
+fn record_of_a_checkpoint() -> std::result::Result<(), String> {
+    let dir = checkpoint();
+    let path = dir.path().join("copy").join(RECORD_NAME);
+    let text = std::fs::read_to_string(&path).expect("read");
+    let changed = text.replace("seqno = ", "seqno = 7");
+    assert_ne!(text, changed);
+    std::fs::write(&path, changed).expect("write");
+    refused(restored(&dir))
+}
+
+/// Another value as long as the one that was copied.
+fn entry_of_a_checkpoint() -> std::result::Result<(), String> {
+    let dir = checkpoint();
+    let db = Db::open_existing(dir.path().join("copy")).expect("open");
+    db.put("key", "new value").expect("put");
+    db.close().expect("close");
+    refused(restored(&dir))
+}
+
+/// Entries that come in another order than they are read back in, with the same count and the same bytes.
+fn entries_that_are_read_back() -> std::result::Result<(), String> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let config = Config::one_directory(dir.path().join("store"));
+    let mut prepared = Prepared::begin(&config, Intent::CreateNew, None).expect("create");
+    let entry = |key: &str| (key.as_bytes().to_vec(), Value::from(b"value".to_vec()));
+    refused(fill(&mut prepared, &mut ListCursor::new(vec![entry("b"), entry("a")])))
+}
+
+/// The same change in every copy, to the time of creation, which nothing else is compared with.
+fn identity_of_a_tier() -> std::result::Result<(), String> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("store");
+    Db::open(&path).and_then(|db| db.close()).expect("create");
+    let file = path.join("TIER");
+    let mut bytes = std::fs::read(&file).expect("read");
+    bytes.chunks_mut(4096).for_each(|copy| copy[40] ^= 1);
+    std::fs::write(&file, bytes).expect("write");
+    refused(Db::open_existing(&path))
+}
+
+#[test]
+fn every_comparison_of_a_checksum_that_is_left_out_is_noticed() {
+    let comparisons = comparisons(env!("CARGO_MANIFEST_DIR"), &["tierdb"], &[]);
+    for of in &comparisons {
+        let row = TESTS.iter().find(|(file, function, nth, _)| {
+            of.site.file.ends_with(file) && of.function == *function && of.nth == *nth
+        });
+        let (.., test) = row.unwrap_or_else(|| panic!("{of}: no test"));
+        assert_eq!(test(), Ok(()), "{of}: nothing is left out");
+        let before = mutant::left_out();
+        let noticed = !matches!(catch_unwind(|| mutant::without(of.site, test)), Ok(Ok(())));
+        assert!(mutant::left_out() != before, "{of}: its test does not pass it");
+        assert!(noticed, "{of}: not noticed when it is left out");
+    }
+    assert_eq!(comparisons.len(), TESTS.len(), "tests of comparisons that are there");
+}
