@@ -441,14 +441,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::moving::Reclaim;
     use tierdb_base::mutant;
     use tierdb_engine::{Background, Durability, FlashTier, Media, WriteBatch};
     use tierdb_sim::{Budget, CrashModel, SimDir, SimPool, World};
 
-    fn store(world: &World) -> Core<SimPool, SimDir> {
+    /// A small new store.
+    pub(crate) fn store(world: &World) -> Core<SimPool, SimDir> {
         store_of(world, 256 << 10)
     }
 

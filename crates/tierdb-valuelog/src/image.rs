@@ -27,7 +27,8 @@ use crate::long::{PartList, Parts};
 use crate::pages::{PAGE, Pages, Purpose};
 use crate::record::{Header, Kind, encode};
 use crate::ring::{Ring, Rings};
-use crate::storage::{Chunk, Storage};
+use crate::storage::{Chunk, State, Storage};
+use crate::word::UNIT;
 use tierdb_base::{ErrorKind, Result, matches};
 use tierdb_device::{Cause, Dir};
 use tierdb_pmem::{Pool, Stage, seal, unseal};
@@ -67,7 +68,12 @@ impl Image {
         let ends = (0..words.take()?).map(|_| Some((words.take()?, words.take()?)));
         let ends: Vec<_> = ends.collect::<Option<_>>()?;
         let ring = layout.ring_bytes;
-        let possible = |(tail, head): &(u64, u64)| *tail < ring && (*tail..=tail + ring).contains(head);
+        let possible = |(tail, head): &(u64, u64)| {
+            *tail < ring
+                && (*tail..=tail + ring).contains(head)
+                && tail.is_multiple_of(UNIT)
+                && head.is_multiple_of(UNIT)
+        };
         let mut long = Vec::new();
         for _ in 0..words.take()? {
             let value = (words.take()?, words.take()? as u16);
@@ -79,8 +85,17 @@ impl Image {
             return None;
         }
         let chunks = storage.devices().iter().map(|device| device.chunks_of_image(words));
-        let chunks = chunks.collect::<Option<_>>()?;
-        words.0.is_empty().then_some(Image { entries, hsit_sum, index_sum, rings: ends, long, chunks })
+        let image =
+            Image { entries, hsit_sum, index_sum, rings: ends, long, chunks: chunks.collect::<Option<_>>()? };
+        let mut parts = image.long.iter().flat_map(|(_, parts)| parts);
+        (words.0.is_empty() && parts.all(|part| image.has_part(*part))).then_some(image)
+    }
+
+    /// Whether it says of a chunk that it holds a part.
+    fn has_part(&self, (device, number): (u8, u32)) -> bool {
+        let Some(chunks) = self.chunks.get(usize::from(device)) else { return false };
+        let found = chunks.binary_search_by_key(&number, |(number, _)| *number);
+        found.is_ok_and(|at| chunks[at].1.state == State::Part)
     }
 }
 
@@ -199,5 +214,72 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         self.counters.opened_from_image.add(1);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::tests::store;
+    use crate::moving::Reclaim;
+    use tierdb_engine::Durability;
+    use tierdb_sim::World;
+
+    /// Where in the image of the test's store is what.
+    const RINGS: usize = 3;
+    const TAIL: usize = 4;
+    const HEAD: usize = 5;
+    const PART: usize = 10;
+    const DEVICES: usize = 11;
+    const CHUNK_OF_PART: usize = 13;
+    const CHUNK_OF_RECORDS: usize = 24;
+    const LIVE: usize = CHUNK_OF_RECORDS + 3;
+    const LIVE_BYTES: usize = CHUNK_OF_RECORDS + 4;
+    const TOTAL_BYTES: usize = CHUNK_OF_RECORDS + 5;
+
+    #[test]
+    fn words_that_no_close_writes_are_no_image() {
+        let core = store(&World::new());
+        core.put(b"key", &[2; 500], Durability::Durable).expect("room");
+        core.put(b"long", &[1; 20_000], Durability::Durable).expect("room");
+        core.reclaim(Reclaim::All).expect("room");
+        core.reclaim.lock().seal();
+        core.work.settle_epochs();
+        let words = core.image().expect("all is settled");
+        let is_image = |words: &[u64]| {
+            let bytes: Vec<u8> = words.iter().copied().flat_map(u64::to_le_bytes).collect();
+            Image::decode(&bytes, &core.layout, &core.storage).is_some()
+        };
+        assert!(is_image(&words));
+        let ring = core.layout.ring_bytes;
+        assert_eq!((words[RINGS], words[DEVICES]), (1, 1), "{words:?}");
+        assert_eq!((words[CHUNK_OF_PART], words[LIVE]), (words[PART], 1), "{words:?}");
+        let wrong: [(usize, u64); 14] = [
+            (RINGS, 0),
+            (RINGS, u64::MAX),
+            (TAIL, ring),
+            (TAIL, words[TAIL] + 8),
+            (HEAD, words[HEAD] + 8),
+            (HEAD, words[TAIL] + ring + UNIT),
+            (HEAD, u64::MAX),
+            // No such device, no such chunk, one that holds no part.
+            (PART, words[PART] | 1 << 56),
+            (PART, u64::from(u32::MAX)),
+            (PART, words[CHUNK_OF_RECORDS]),
+            (DEVICES, 2),
+            (CHUNK_OF_PART, u64::from(u32::MAX)),
+            (LIVE_BYTES, words[TOTAL_BYTES] + 1),
+            (TOTAL_BYTES, u64::MAX),
+        ];
+        for (at, word) in wrong {
+            let mut words = words.clone();
+            words[at] = word;
+            assert!(!is_image(&words), "{word:#x} at {at}");
+        }
+        let mut more_live = words.clone();
+        more_live[LIVE] += 1;
+        assert!(!is_image(&more_live));
+        assert!((0..words.len()).all(|end| !is_image(&words[..end])), "an image that is cut");
+        assert!(!is_image(&[&words[..], &[0]].concat()), "and one with more behind it");
     }
 }

@@ -3,6 +3,9 @@
 use crate::image::Words;
 use crate::word::{UNIT, Word};
 
+/// More than the records of any chunk count for; products with the length of a chunk fit in 64 bits.
+const MOST_TOTAL_BYTES: u64 = 1 << 40;
+
 /// What a chunk is used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
@@ -107,7 +110,8 @@ impl Chunk {
         chunk.bits = words.list()?.to_vec();
         let granules = (chunk_bytes >> granule_shift).div_ceil(64) as usize;
         let set: u32 = chunk.bits.iter().map(|bits| bits.count_ones()).sum();
-        (chunk.bits.len() == granules && set == chunk.live).then_some(chunk)
+        let counts = chunk.live_bytes <= chunk.total_bytes && chunk.total_bytes <= MOST_TOTAL_BYTES;
+        (chunk.bits.len() == granules && set == chunk.live && counts).then_some(chunk)
     }
 
     /// Marks the record at byte `at` of the chunk live. `false` if another is marked in its granule.
