@@ -6,6 +6,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod entries;
+pub mod slab;
 pub mod store;
 
 use arbitrary::Arbitrary;

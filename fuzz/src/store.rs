@@ -1,21 +1,24 @@
-//! Small stores of the engine on simulated media, with something of everything in them.
+//! Small stores of the value-log engine on simulated media, with something of everything in them.
 
-use std::sync::{Arc, Mutex};
-use tierdb_base::{FailureLatch, Result};
+use crate::entries::{SEED, change, fill, fill_and_watch, read};
+use tierdb_base::{FailureLatch, Result, checksum, checksum_parts};
 use tierdb_device::Meter;
-use tierdb_engine::{Durability, Engine, KeyRange, WriteBatch};
+use tierdb_engine::Engine;
 use tierdb_log::{LoggedOptions, LoggedPool};
 use tierdb_pmem::Pool;
 use tierdb_sim::{SimDir, SimPool, World};
 use tierdb_valuelog::{Background, FlashTier, Media, Options, ValueLog, salvage};
 
-const SEED: u64 = 0x7469_6572;
 const POOL: u64 = 112 << 10;
 const FLASH: u64 = 384 << 10;
+const CHUNK: u64 = 16 << 10;
+const VALUES: &str = "flash/values";
+/// Bytes of a part before those of the value.
+const PART_HEADER: usize = 24;
 
 fn options() -> Options {
     Options {
-        chunk_bytes: 16 << 10,
+        chunk_bytes: CHUNK,
         rings: 1,
         ring_bytes: 16 << 10,
         recovery_threads: 1,
@@ -54,63 +57,99 @@ pub fn logged_pool(world: &World, options: LoggedOptions) -> Result<LoggedPool<S
     LoggedPool::open(world.dir("fast"), options, SEED, FailureLatch::new(), Meter::new(), None)
 }
 
-fn key(number: usize) -> Vec<u8> {
-    match number % 8 {
-        3 => format!("long{number:03}-{}", "k".repeat(280)).into_bytes(),
-        5 | 6 => format!("{}-{number:03}", "wide".repeat(45)).into_bytes(),
-        7 => format!("m{number:03}-{}", "m".repeat(240)).into_bytes(),
-        _ => format!("key{number:03}").into_bytes(),
-    }
-}
-
-fn value(number: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at * 31 + number) as u8).collect()
-}
-
-/// Fills a store: keys of every sort, values in the write buffer, on flash and in parts, deletes, and batches.
-fn fill(engine: &dyn Engine, in_batch: impl FnOnce(&mut dyn FnMut())) {
-    let put = |number: usize, len: usize| {
-        engine
-            .put(&key(number), &value(number, len), Durability::Durable)
-            .expect("a whole store takes a put");
-    };
-    for number in 0..40 {
-        put(number, [0, 3000, 700, 40, 120, 200][number % 6]);
-    }
-    put(100, 19_000);
-    engine.flush().expect("room on flash");
-    for number in [1, 4, 11, 14, 29] {
-        engine.delete(&key(number), Durability::Durable).expect("a whole store takes a delete");
-    }
-    put(100, 18_000);
-    for number in (0..40).step_by(3) {
-        put(number, 90);
-    }
-    let mut batch = WriteBatch::new();
-    for number in [2, 7, 13, 62] {
-        batch.put(key(number), value(number, 50)).expect("a small batch");
-    }
-    batch.delete(key(16)).expect("a small batch");
-    in_batch(&mut || engine.write(&batch, Durability::Durable).expect("a whole store takes a batch"));
-}
-
-/// A store on a byte-addressable pool, closed, and as it was at every event while a batch was written.
+/// A store on a byte-addressable pool: as it was at the events while several keys changed, as a kill leaves it, and
+/// last as a close does.
 pub fn on_memory() -> Vec<World> {
     let world = World::new();
     world.add_pool("pool", POOL);
     world.add_dir("flash");
     let engine = ValueLog::create(in_memory(&world), options()).expect("a store is created");
-    let during = Arc::new(Mutex::new(Vec::new()));
-    fill(&engine, |write| {
-        let seen = during.clone();
-        world.on_event(Some(Arc::new(move |world, _| seen.lock().expect("one thread").push(world.copy()))));
-        write();
-        world.on_event(None);
-    });
-    drop(engine);
-    let mut worlds = std::mem::take(&mut *during.lock().expect("one thread"));
+    let mut worlds = fill_and_watch(&world, &engine);
+    worlds.push(world.copy());
+    engine.close().expect("no faults");
     worlds.push(world);
     worlds
+}
+
+/// The image that a close has left, and what finds it: a part in the file of values, and a list of one part in the pool.
+#[derive(Clone)]
+pub struct ClosedStore {
+    world: World,
+    /// Byte of the part in `flash/values`.
+    part_at: u64,
+    /// Byte of the list's length in the pool.
+    list_at: u64,
+    /// The words of the image.
+    pub words: Vec<u64>,
+}
+
+impl ClosedStore {
+    /// Fills and closes a store.
+    pub fn new() -> Self {
+        let world = on_memory().pop().expect("the closed one is the last");
+        let parts: Vec<_> =
+            (0..FLASH / CHUNK).filter_map(|chunk| Self::part(&world, chunk * CHUNK)).collect();
+        let found = parts.into_iter().find(|store| !store.with(&[]).opens_from_image());
+        let found = found.expect("the close has left an image");
+        assert!(found.with(&found.words).opens_from_image(), "it is written as the store does");
+        found
+    }
+
+    /// The part at byte `part_at`, if it is the only one of something that the pool lists.
+    fn part(world: &World, part_at: u64) -> Option<Self> {
+        let len = world.areas().iter().find(|area| area.name == VALUES)?.len;
+        if part_at + CHUNK > len {
+            return None;
+        }
+        let chunk = world.peek(VALUES, part_at, CHUNK as usize);
+        let (header, bytes) = chunk.split_at(PART_HEADER);
+        let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
+        let bytes = bytes.get(..word(0) as usize)?;
+        let sum = checksum_parts(SEED, &[&header[..16], bytes]);
+        let list = list_of(bytes.len(), sum);
+        let pool = world.peek("pool", 0, POOL as usize);
+        let list_at = pool.windows(list.len()).position(|found| found == list)? as u64;
+        let words = bytes.as_chunks::<8>().0.iter().copied().map(u64::from_le_bytes).collect();
+        Some(ClosedStore { world: world.copy(), part_at, list_at, words })
+    }
+
+    /// A copy whose image has these words, with checksums that fit.
+    #[must_use]
+    pub fn with(&self, words: &[u64]) -> Self {
+        let most = (CHUNK as usize - PART_HEADER) / 8;
+        let words = words[..words.len().min(most)].to_vec();
+        let bytes: Vec<u8> = words.iter().copied().flat_map(u64::to_le_bytes).collect();
+        let header = [(bytes.len() as u64).to_le_bytes(), [0; 8]].concat();
+        let sum = checksum_parts(SEED, &[&header, &bytes]);
+        let world = self.world.copy();
+        world.overwrite(VALUES, self.part_at, &[&header, &sum.to_le_bytes()[..], &bytes].concat());
+        world.overwrite("pool", self.list_at, &list_of(bytes.len(), sum));
+        ClosedStore { world, words, ..*self }
+    }
+
+    fn opens_from_image(&self) -> bool {
+        let engine = ValueLog::open(in_memory(&self.world.copy()), options()).expect("a closed store opens");
+        engine.stats().counters.contains(&("opened_from_image", 1))
+    }
+
+    /// Opens it, and uses it.
+    pub fn exercise(&self) {
+        open_and_use(&self.world);
+    }
+}
+
+impl Default for ClosedStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// How a list of one part begins: the length, and the checksum of the parts' checksums.
+fn list_of(len: usize, sum: u64) -> [u8; 16] {
+    let mut list = [0; 16];
+    list[..8].copy_from_slice(&(len as u64).to_le_bytes());
+    list[8..].copy_from_slice(&checksum(SEED, &sum.to_le_bytes()).to_le_bytes());
+    list
 }
 
 /// A store on a logged pool, with pages in the image and blocks in the log.
@@ -136,38 +175,16 @@ pub fn on_log() -> World {
 /// Does to the store of a world all that reads what is stored, and writes to it.
 pub fn exercise(world: &World) {
     let _ = salvage(in_memory(world), &mut |_| Ok(()));
+    open_and_use(world);
+}
+
+fn open_and_use(world: &World) {
     for write in [true, false] {
         let Ok(engine) = ValueLog::open(in_memory(world), options()) else { return };
         read(&engine);
         if write {
             change(&engine);
+            let _ = engine.close();
         }
     }
-}
-
-/// The most entries that a store of this size could hold: a scan that gives more does not end.
-const MOST: usize = 10_000;
-
-fn read(engine: &dyn Engine) {
-    for number in (0..64).chain([100]) {
-        let _ = engine.get(&key(number));
-    }
-    let _ = engine.verify();
-    for reverse in [false, true] {
-        let Ok(mut cursor) = engine.cursor(KeyRange::all(), None) else { continue };
-        let mut count = 0;
-        while let Ok(Some(_)) = if reverse { cursor.prev() } else { cursor.next() } {
-            count += 1;
-            assert!(count < MOST, "the scan does not end");
-        }
-    }
-}
-
-fn change(engine: &dyn Engine) {
-    for number in (0..70).step_by(7) {
-        let _ = engine.put(&key(number), &value(number, 300), Durability::Durable);
-    }
-    let _ = engine.delete(&key(100), Durability::Durable);
-    let _ = engine.flush();
-    let _ = engine.compact();
 }
