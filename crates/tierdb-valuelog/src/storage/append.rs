@@ -34,6 +34,8 @@ pub struct Appender<D: Dir, T> {
     only: Option<Arc<Device<D>>>,
     open: Option<OpenChunk<D>>,
     group: Vec<u8>,
+    /// What the last group was written from: kept, since memory that is new to the process costs faults.
+    buf: AlignedBuf,
     pending: Vec<(u64, Stored<T>)>,
     cause: Cause,
     reserved: bool,
@@ -42,7 +44,8 @@ pub struct Appender<D: Dir, T> {
 impl<D: Dir, T> Appender<D, T> {
     /// An appender that has no chunk yet, and takes its chunks from idle devices.
     pub fn new(cause: Cause) -> Self {
-        Appender { only: None, open: None, group: Vec::new(), pending: Vec::new(), cause, reserved: false }
+        let (group, buf, pending) = (Vec::new(), AlignedBuf::default(), Vec::new());
+        Appender { only: None, open: None, group, buf, pending, cause, reserved: false }
     }
 
     /// An appender that stays on one device and may take the chunks kept for garbage collection.
@@ -52,7 +55,8 @@ impl<D: Dir, T> Appender<D, T> {
 
     /// Bytes of DRAM it holds.
     pub fn memory_bytes(&self) -> u64 {
-        self.group.capacity() as u64 + (self.pending.capacity() * size_of::<(u64, Stored<T>)>()) as u64
+        (self.group.capacity() + self.buf.len()) as u64
+            + (self.pending.capacity() * size_of::<(u64, Stored<T>)>()) as u64
     }
 
     /// Adds the stored form of a record, whose word (wherever it points) is `word`. Gives `with` back if it does
@@ -105,9 +109,12 @@ impl<D: Dir, T> Appender<D, T> {
         let Some(open) = self.open.as_mut().filter(|_| !self.pending.is_empty()) else {
             return Ok(Vec::new());
         };
-        let group = AlignedBuf::from_bytes(&self.group)?;
+        self.buf.resize(self.group.len())?;
+        let (group, rest) = self.buf.split_at_mut(self.group.len());
+        group.copy_from_slice(&self.group);
+        rest.fill(0);
         let at = u64::from(open.number) * open.device.chunk_bytes() + open.fill;
-        if let Err(error) = open.device.write_durable(at, &group, self.cause) {
+        if let Err(error) = open.device.write_durable(at, &self.buf, self.cause) {
             self.abandon();
             return Err(error);
         }
