@@ -70,6 +70,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "crossbeam-epoch needs Tree Borrows: docs/testing.md has the command")]
     fn a_value_is_whole_while_it_is_read_and_goes_when_nobody_reads_it() {
         let rounds = if cfg!(miri) { 50 } else { 20_000 };
         let living = Arc::new(AtomicUsize::new(0));
