@@ -14,10 +14,12 @@
 //! | tables rewritten | as above |
 //! | its word freed | nothing older is left in its range |
 
+use crate::commit::REDO_BYTES;
 use crate::core::{Core, hash_of};
 use crate::heap::{NewRecord, Written};
-use crate::partition::{ANY_KEY, Entry, Partition, RangeTombstone, State, bounds};
+use crate::partition::{Entry, Partition, RangeTombstone, State, bounds};
 use crate::record::Kind;
+use crate::room::Need;
 use crate::slabs::Purpose;
 use crate::write::Tried;
 use std::collections::BTreeMap;
@@ -58,20 +60,16 @@ impl<P: Pool, D: Dir> Core<P, D> {
         };
         let bytes: u64 = ops.iter().map(admit).sum();
         self.reserve_seqnos();
-        loop {
+        self.until_done(|| {
             self.heap.pool.admit(bytes)?;
-            if let Tried::Done(()) = self.try_write(&ops, durability)? {
-                break;
-            }
-            let only_deletes = ops.values().all(Option::is_none);
-            self.make_space(batch.bytes(), if only_deletes { Purpose::Upkeep } else { Purpose::Value })?;
-        }
+            self.try_write(&ops, durability)
+        })?;
         self.counters.user_bytes.add(batch.bytes() as u64);
         self.after_write();
         Ok(())
     }
 
-    fn try_write(&self, ops: &Ops<'_>, durability: Durability) -> Result<Tried<()>> {
+    fn try_write(&self, ops: &Ops<'_>, durability: Durability) -> Result<Tried> {
         let (parts, lsn) = {
             let router = self.router.read();
             let mut numbers: Vec<usize> = ops.keys().map(|key| router.number_of(key)).collect();
@@ -86,8 +84,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
             }
             let mut states: Vec<&mut State<D>> = guards.iter_mut().map(|state| &mut **state).collect();
-            if let Tried::NoRoom = self.change_all(&mut states, &by_part)? {
-                return Ok(Tried::NoRoom);
+            if let Tried::NoRoom(need) = self.change_all(&mut states, &by_part)? {
+                return Ok(Tried::NoRoom(need));
             }
             let lsn = self.heap.pool.lsn();
             if self.ordered && durability == Durability::Durable {
@@ -96,18 +94,16 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
             }
             drop(guards);
-            (parts.into_iter().zip(by_part).collect::<Vec<_>>(), lsn)
+            (parts, lsn)
         };
         self.acknowledge(lsn, durability)?;
         if self.ordered && durability == Durability::Durable {
-            for (part, ops) in &parts {
-                ops.iter().for_each(|(key, _)| part.settle(hash_of(key), lsn));
-            }
+            parts.iter().for_each(|part| part.settle(lsn));
         }
-        Ok(Tried::Done(()))
+        Ok(Tried::Done)
     }
 
-    fn change_all(&self, states: &mut [&mut State<D>], ops: &[Vec<KeyOp<'_>>]) -> Result<Tried<()>> {
+    fn change_all(&self, states: &mut [&mut State<D>], ops: &[Vec<KeyOp<'_>>]) -> Result<Tried> {
         let heap = &self.heap;
         let in_flight = self.clock.begin();
         let seqno = in_flight.seqno();
@@ -116,15 +112,16 @@ impl<P: Pool, D: Dir> Core<P, D> {
         states.iter().for_each(|state| state.stage_retired(heap, &mut stage));
         let mut effects: Vec<(usize, &[u8], Effect)> = Vec::new();
         let mut changes = Vec::new();
-        let mut room = true;
-        'staging: for (number, ops) in ops.iter().enumerate() {
+        let (mut room, mut need) = (true, Need::default());
+        for (number, ops) in ops.iter().enumerate() {
             let state = &*states[number];
             for (key, value) in ops {
                 let before = state.index.get(*key).copied();
                 if value.is_none() && !self.is_there(state, key, before) {
                     continue;
                 }
-                if let Some(entry) = before.filter(|_| value.is_none() && !state.flash_may_hold(key)) {
+                if let Some(entry) = before.filter(|_| value.is_none() && !self.may_be_elsewhere(state, key))
+                {
                     let word_at = heap.slabs.word_at(entry.at())?;
                     changes.push((word_at, heap.slabs.free_word(word_at)));
                     effects.push((number, key, Effect::Forget(entry)));
@@ -135,9 +132,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     None => (Kind::Tombstone, Purpose::Upkeep),
                 };
                 let record = NewRecord { kind, seqno, key, value: value.unwrap_or_default() };
-                let Some(written) = heap.write(&mut stage, &record, purpose) else {
+                need.add(key.len(), record.value.len(), purpose, heap.slabs.largest());
+                let written = if room { heap.write(&mut stage, &record, purpose) } else { None };
+                let Some(written) = written else {
+                    // Nothing more is taken, and what all of it needs is counted to the end.
                     room = false;
-                    break 'staging;
+                    changes.push((0, 0));
+                    continue;
                 };
                 changes.push(written.commit);
                 effects.push((number, key, Effect::Replace { written, tombstone: value.is_none(), before }));
@@ -150,7 +151,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     heap.give(&written.slots);
                 }
             }
-            return Ok(Tried::NoRoom);
+            if changes.len() > 1 {
+                need.add(0, REDO_BYTES * changes.len(), Purpose::Upkeep, heap.slabs.largest());
+            }
+            return Ok(Tried::NoRoom(need));
         };
         heap.install(stage, redo, &changes, &self.commits);
         states.iter_mut().for_each(|state| state.release_retired(heap));
@@ -170,26 +174,23 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
             }
         }
-        Ok(Tried::Done(()))
+        Ok(Tried::Done)
     }
 
     /// Removes the keys of `range`.
     pub fn remove_range(&self, range: &KeyRange, durability: Durability) -> Result<()> {
         self.reserve_seqnos();
         let bytes = encode_range(range);
-        loop {
+        self.until_done(|| {
             self.heap.pool.admit(self.heap.admit_bytes(0, bytes.len()))?;
-            if let Tried::Done(()) = self.try_remove_range(range, &bytes, durability)? {
-                break;
-            }
-            self.make_space(bytes.len(), Purpose::Upkeep)?;
-        }
+            self.try_remove_range(range, &bytes, durability)
+        })?;
         self.after_write();
         self.work.want_cleaning();
         Ok(())
     }
 
-    fn try_remove_range(&self, range: &KeyRange, bytes: &[u8], durability: Durability) -> Result<Tried<()>> {
+    fn try_remove_range(&self, range: &KeyRange, bytes: &[u8], durability: Durability) -> Result<Tried> {
         let heap = &self.heap;
         let (parts, lsn) = {
             let router = self.router.read();
@@ -202,7 +203,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
             states.iter().for_each(|state| state.stage_retired(heap, &mut stage));
             let record = NewRecord { kind: Kind::RangeTombstone, seqno, key: &[], value: bytes };
             let written = heap.write(&mut stage, &record, Purpose::Upkeep);
-            let Some(written) = written else { return Ok(Tried::NoRoom) };
+            let Some(written) = written else {
+                let mut need = Need::default();
+                need.add(0, bytes.len(), Purpose::Upkeep, heap.slabs.largest());
+                return Ok(Tried::NoRoom(need));
+            };
             let drained = stage.drain();
             states.iter_mut().for_each(|state| state.release_retired(heap));
             drained.publish(written.commit.0, written.commit.1);
@@ -220,15 +225,16 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
             let lsn = heap.pool.lsn();
             if self.ordered && durability == Durability::Durable {
-                router.parts.iter().for_each(|part| part.note_unsettled(ANY_KEY, lsn));
+                let note = |part: &Arc<Partition<D>>| part.note_unsettled_range(tombstone.clone(), lsn);
+                router.parts.iter().for_each(note);
             }
             (router.parts.clone(), lsn)
         };
         self.acknowledge(lsn, durability)?;
         if self.ordered && durability == Durability::Durable {
-            parts.iter().for_each(|part| part.settle(ANY_KEY, lsn));
+            parts.iter().for_each(|part| part.settle(lsn));
         }
-        Ok(Tried::Done(()))
+        Ok(Tried::Done)
     }
 }
 

@@ -25,6 +25,9 @@ use tierdb_pmem::{Pool, Stage, seal, unseal};
 /// A commit word's place, and its new value.
 pub type Change = (u64, u64);
 
+/// Bytes of a change in a redo record.
+pub const REDO_BYTES: usize = 16;
+
 /// The commit slots that are free.
 pub struct CommitSlots {
     free: Mutex<Vec<u64>>,
@@ -111,7 +114,7 @@ impl<P: Pool> Heap<P> {
                 Error::corrupt(TierRole::Fast, "the redo record of a group is damaged", self.pool.place(at))
             };
             let (head, value) = self.read(at).map_err(|_| corrupt())?;
-            let (pairs, odd) = value.as_chunks::<16>();
+            let (pairs, odd) = value.as_chunks::<REDO_BYTES>();
             if head.kind != Kind::Redo || !odd.is_empty() {
                 return Err(corrupt());
             }

@@ -156,7 +156,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let router = self.router.read();
         let part = router.part_of(key);
         let state = part.read();
-        let unsettled = part.unsettled(|| hash_of(key));
+        let unsettled = part.unsettled(key, || hash_of(key));
         if let Some(entry) = state.version_at(key, seqno) {
             let value = if entry.is_tombstone() { None } else { Some(self.value_of(key, entry)?) };
             drop(state);
@@ -176,7 +176,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// The value of `entry`, the version of `key` that is on the fast tier. Under the partition's lock.
     pub fn value_of(&self, key: &[u8], entry: Entry) -> Result<Value> {
         let (head, value) = self.heap.read(entry.at()).map_err(|error| error.with_key(key))?;
-        if head.key != key || head.seqno != entry.seqno {
+        if head.key != key || head.seqno != entry.seqno || entry.is_doubtful() {
             return Err(self.heap.damaged(entry.at()).with_key(key));
         }
         Ok(Value::from(value))

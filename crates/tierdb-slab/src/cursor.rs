@@ -289,12 +289,6 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
             }
             let Some(entry) = flash.entry() else { return Ok(last) };
             if !on_flash.is_removed(entry.key, entry.seqno, seqno) {
-                if let Err(error) = self.core.lost.check(&self.core.heap, entry.key, Some(entry.seqno)) {
-                    if self.ahead.is_empty() {
-                        return Err(error);
-                    }
-                    return Ok(self.ahead.back().map(|(key, _)| key.clone()));
-                }
                 let value = entry.value.filter(|_| !self.keys_only).map(|value| Value::from(value.to_vec()));
                 bytes += value.as_ref().map_or(0, |value| value.len());
                 self.ahead.push_back((entry.key.to_vec(), value));
@@ -305,6 +299,7 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
 
     fn step(&mut self, reverse: bool) -> Result<Option<(Vec<u8>, Value)>> {
         self.core.check_open()?;
+        self.core.lost.check_all(&self.core.heap)?;
         if self.reverse != reverse {
             self.reverse = reverse;
             self.ahead.clear();

@@ -5,7 +5,7 @@
 
 use crate::core::{Core, Router};
 use crate::flash::{LiveTable, TableSet};
-use crate::partition::{Entry, Partition, RangeTombstone};
+use crate::partition::{Entry, Partition, RangeTombstone, Unsettled};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -84,10 +84,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let Some(_nobody) = self.work.dividing.try_write() else { return };
         let mut router = self.router.write();
         self.drain_parts(&router.parts);
-        // What is published so far is not to be waited for in the new partitions.
-        if self.heap.pool.wait(self.heap.pool.lsn()).is_err() {
-            return;
-        }
+        let mut unsettled = Unsettled::default();
+        router.parts.iter().for_each(|part| part.add_unsettled(&mut unsettled));
         let mut newest = Vec::new();
         let mut tables: Vec<Arc<LiveTable<D>>> = Vec::new();
         let mut ranges: BTreeMap<u64, Arc<RangeTombstone>> = BTreeMap::new();
@@ -109,6 +107,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         for (key, entry) in copies {
             divided.part_of(&key).write().copies.push_back((key, entry));
         }
+        divided.parts.iter().for_each(|part| part.take_over(&unsettled));
         *router = divided;
     }
 }

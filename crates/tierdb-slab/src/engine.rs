@@ -204,9 +204,7 @@ impl<P: Pool, D: Dir> Engine for SlabStore<P, D> {
                 other => Err(other),
             };
         }
-        let pool = &self.core.heap.pool;
         self.core.drain_retired();
-        pool.wait(pool.lsn())?;
-        pool.close()
+        self.core.heap.pool.close()
     }
 }

@@ -5,10 +5,12 @@
 //! no record names is what a crash left of a migration: it is removed on open.
 
 use crate::heap::Slots;
+use std::collections::HashSet;
+use std::io::ErrorKind::StorageFull;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use tierdb_base::{Error, Result, Seqno, TierRole};
+use tierdb_base::{Error, FailureLatch, Location, Result, Seqno, TierRole};
 use tierdb_device::{Cause, Dir, Meter};
 use tierdb_engine::{FlashTier, KeyRange};
 use tierdb_table::{
@@ -68,11 +70,12 @@ impl<D: Dir> FlashDir<D> {
 pub struct Flash<D: Dir> {
     pub dirs: Vec<FlashDir<D>>,
     table_bytes: u64,
+    latch: FailureLatch,
 }
 
 impl<D: Dir> Flash<D> {
     /// The directories of a store whose checksums `store` seeds.
-    pub fn new(tiers: Vec<FlashTier<D>>, store: u64, table_bytes: u64) -> Self {
+    pub fn new(tiers: Vec<FlashTier<D>>, store: u64, table_bytes: u64, latch: FailureLatch) -> Self {
         let dir = |tier: FlashTier<D>| FlashDir {
             name: tier.dir.name(),
             medium: tier.emulation.map_or("flash", |emulation| emulation.name),
@@ -86,7 +89,7 @@ impl<D: Dir> Flash<D> {
             meter: tier.meter,
             used: AtomicU64::new(0),
         };
-        Flash { dirs: tiers.into_iter().map(dir).collect(), table_bytes }
+        Flash { dirs: tiers.into_iter().map(dir).collect(), table_bytes, latch }
     }
 
     /// Opens the live table that `record` names.
@@ -106,20 +109,45 @@ impl<D: Dir> Flash<D> {
         Ok(LiveTable::new(self.clone(), record.dir, table, slots, 0))
     }
 
-    /// Removes the files of tables that `live` does not know.
+    /// The tables whose files are there.
     ///
     /// # Errors
     /// `Io`.
-    pub fn remove_orphans(&self, live: impl Fn(TableRecord) -> bool) -> Result<()> {
-        for (number, dir) in self.dirs.iter().enumerate() {
-            let mut removed = false;
-            for table in dir.tables.list()? {
-                if !live(TableRecord { dir: number as u32, number: table }) {
-                    dir.tables.remove(table)?;
-                    removed = true;
-                }
+    pub fn files(&self) -> Result<HashSet<TableRecord>> {
+        let mut files = HashSet::new();
+        for (dir, tables) in (0..).zip(&self.dirs) {
+            files.extend(tables.tables.list()?.into_iter().map(|number| TableRecord { dir, number }));
+        }
+        Ok(files)
+    }
+
+    /// That a live table's file is gone.
+    pub fn missing(&self, record: TableRecord) -> Error {
+        let file = self.dirs.get(record.dir as usize).map_or_else(|| "flash".into(), |dir| dir.name.clone());
+        let place = Location { file, offset: 0 };
+        Error::corrupt(TierRole::Flash, "the file of a table is not there", place)
+    }
+
+    /// Removes those of `files` that `live` does not know.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn remove_orphans(
+        &self,
+        files: &HashSet<TableRecord>,
+        live: impl Fn(&TableRecord) -> bool,
+    ) -> Result<()> {
+        for (number, dir) in (0..).zip(&self.dirs) {
+            let mut orphans: Vec<u64> = files
+                .iter()
+                .filter(|file| file.dir == number && !live(file))
+                .map(|file| file.number)
+                .collect();
+            orphans.sort_unstable();
+            for table in &orphans {
+                dir.tables.remove(*table)?;
             }
-            if removed {
+            if !orphans.is_empty() {
                 dir.tables.sync()?;
             }
         }
@@ -135,6 +163,16 @@ impl<D: Dir> Flash<D> {
             used: self.dirs.iter().map(FlashDir::used).sum(),
             capacity: self.dirs.iter().map(|dir| dir.capacity).sum(),
         }
+    }
+
+    /// The result of a write or a sync: after one that failed, every write is refused until the store is opened again.
+    /// A file system that is full has not failed.
+    fn written<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| match &error {
+            Error::Io { op, source, .. } if source.kind() == StorageFull && *op != "sync" => self.full(),
+            Error::Io { .. } => self.latch.set(error),
+            _ => error,
+        })
     }
 
     /// Whether tables of `bytes` together can be written now.
@@ -405,7 +443,7 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
             }
             open.taken = wanted;
         }
-        open.writer.add(entry)
+        self.flash.written(open.writer.add(entry))
     }
 
     fn begin_table(&mut self) -> Result<()> {
@@ -416,7 +454,8 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
         let number = number.ok_or_else(|| self.flash.full())?;
         let options =
             WriterOptions { allocate: self.flash.table_bytes.min(1 << 20), ..WriterOptions::default() };
-        let writer = self.dir(number).tables.create((self.number)(), self.cause, &options)?;
+        let created = self.dir(number).tables.create((self.number)(), self.cause, &options);
+        let writer = self.flash.written(created)?;
         self.open = Some(OpenTable { writer, dir: number, taken: 0 });
         Ok(())
     }
@@ -425,7 +464,7 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
         let Some(open) = self.open.take() else { return Ok(()) };
         let record = TableRecord { dir: open.dir, number: open.writer.number() };
         let dir = self.dir(open.dir);
-        let table = open.writer.finish().inspect_err(|_| {
+        let table = self.flash.written(open.writer.finish()).inspect_err(|_| {
             dir.give(open.taken);
             let _ = dir.tables.remove(record.number);
         })?;

@@ -21,6 +21,7 @@
 //! Since format 1.
 
 use crate::config::Options;
+use crate::slabs::Slabs;
 use tierdb_base::{Error, Result, TierRole, checksum, matches};
 use tierdb_pmem::{Pool, Stage, seal};
 
@@ -80,7 +81,7 @@ impl Layout {
         FIRST_COMMIT_SLOT + number * 8
     }
 
-    /// Writes the header of a new pool whose slabs are formatted; it is durable when this returns. Until the last
+    /// Writes the header of a new pool, and that no slab was used; durable when this returns. Until the last
     /// step a crash leaves a pool without a header, which is created again.
     pub fn format<P: Pool>(&self, pool: &P, seed: u64) -> Result<()> {
         let mut page = [0u8; HEADER_PAGE as usize];
@@ -99,6 +100,9 @@ impl Layout {
         page[48..56].copy_from_slice(&sum.to_le_bytes());
         let mut stage = Stage::new(pool);
         stage.write(8, &page[8..]);
+        for at in (0..self.slabs() as u32).map(|slab| self.slab_at(slab)) {
+            stage.word(at, Slabs::<P>::unused(seed, at));
+        }
         stage.drain().publish(0, MAGIC);
         pool.fence();
         pool.wait(pool.lsn())

@@ -29,6 +29,8 @@ mod promote;
 mod read_trigger;
 mod record;
 mod recover;
+mod room;
+mod scan;
 mod slabs;
 mod snapshots;
 mod stats;

@@ -100,7 +100,9 @@ impl<P: Pool> Source for FastSource<'_, P> {
                 return Ok(());
             }
             match self.heap.read(entry.at()) {
-                Ok((head, value)) if head.key == **key && head.seqno == entry.seqno => {
+                Ok((head, value))
+                    if head.key == **key && head.seqno == entry.seqno && !entry.is_doubtful() =>
+                {
                     self.current = Some((key, entry.seqno, Some(value)));
                     return Ok(());
                 }
@@ -246,8 +248,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
             sources.push(Box::new(table.table.iter(all, Direction::Forward, ahead, Cause::Migration)));
         }
         let merged = WithoutRemoved { source: Merge::new(sources, Direction::Forward), ranges, oldest };
-        // All tables of the range take part, so there is no older version elsewhere on flash.
-        let mut kept = Retain::new(merged, Retention::new(snapshots), |_: &[u8]| true);
+        // All tables of the range take part, so there is no older version elsewhere on flash. But a record that cannot
+        // be read may be one.
+        let forgets = |key: &[u8]| self.lost.hides(key, None).is_none();
+        let mut kept = Retain::new(merged, Retention::new(snapshots), forgets);
         let old_bytes: u64 = tables.iter().map(|table| table.file_len()).sum();
         let limit =
             if victims.iter().all(|(_, entry)| entry.is_tombstone()) { Limit::Shrink } else { Limit::Growth };

@@ -32,7 +32,8 @@ pub struct Entry {
 const TOMBSTONE: u64 = 1 << 63;
 const LONG: u64 = 1 << 62;
 const CLEAN: u64 = 1 << 61;
-const PLACE: u64 = CLEAN - 1;
+const DOUBTFUL: u64 = 1 << 60;
+const PLACE: u64 = DOUBTFUL - 1;
 
 impl Entry {
     /// A version in the slot at byte `at`.
@@ -60,6 +61,17 @@ impl Entry {
     #[must_use]
     pub fn clean(self) -> Self {
         Entry { place: self.place | CLEAN, ..self }
+    }
+
+    /// The same, of which damage leaves open what it is, or whether it is live.
+    #[must_use]
+    pub fn doubtful(self) -> Self {
+        Entry { place: self.place | DOUBTFUL, ..self }
+    }
+
+    /// Whether it cannot be read because of damage that was found when the store was opened.
+    pub fn is_doubtful(self) -> bool {
+        self.place & DOUBTFUL != 0
     }
 
     /// Whether flash has the same version.
@@ -124,16 +136,22 @@ pub struct State<D: Dir> {
     pub ranges: Vec<Arc<RangeTombstone>>,
 }
 
-/// Stands for the hash of every key.
-pub const ANY_KEY: u64 = u64::MAX;
+/// Writes that have not been waited for. Some may be durable all the same.
+#[derive(Clone, Default)]
+pub struct Unsettled {
+    /// By hash of the key.
+    keys: HashMap<u64, Lsn>,
+    /// Ranges that were removed.
+    ranges: Vec<(Arc<RangeTombstone>, Lsn)>,
+}
 
 /// A partition of the key space.
 pub struct Partition<D: Dir> {
     state: RwLock<State<D>>,
     /// Held by whoever migrates.
     pub migration: Mutex<()>,
-    /// Durable writes that have not been waited for, by hash of the key, where that can be seen.
-    unsettled: Mutex<HashMap<u64, Lsn>>,
+    /// Durable writes that have not been waited for, where that can be seen.
+    unsettled: Mutex<Unsettled>,
     unsettled_count: AtomicUsize,
 }
 
@@ -171,18 +189,38 @@ impl<D: Dir> Partition<D> {
 
     /// A durable write of the key with this hash was published, and is on media after `lsn`.
     pub fn note_unsettled(&self, hash: u64, lsn: Lsn) {
-        let mut unsettled = self.unsettled.lock();
-        unsettled.insert(hash, lsn);
-        self.unsettled_count.store(unsettled.len(), Ordering::Release);
+        self.change_unsettled(|unsettled| _ = unsettled.keys.insert(hash, lsn));
     }
 
-    /// All writes of that key up to one that this thread has waited for are on media.
-    pub fn settle(&self, hash: u64, lsn: Lsn) {
+    /// The same, of the removal of a range.
+    pub fn note_unsettled_range(&self, range: Arc<RangeTombstone>, lsn: Lsn) {
+        self.change_unsettled(|unsettled| unsettled.ranges.push((range, lsn)));
+    }
+
+    /// All writes up to this one, which this thread has waited for, are on media.
+    pub fn settle(&self, lsn: Lsn) {
+        self.change_unsettled(|unsettled| {
+            unsettled.keys.retain(|_, last| *last > lsn);
+            unsettled.ranges.retain(|(_, last)| *last > lsn);
+        });
+    }
+
+    /// Adds what has not been waited for to `all`.
+    pub fn add_unsettled(&self, all: &mut Unsettled) {
+        let unsettled = self.unsettled.lock();
+        all.keys.extend(&unsettled.keys);
+        all.ranges.extend(unsettled.ranges.iter().cloned());
+    }
+
+    /// Takes over what partitions before this one had not waited for.
+    pub fn take_over(&self, unsettled: &Unsettled) {
+        self.change_unsettled(|own| *own = unsettled.clone());
+    }
+
+    fn change_unsettled(&self, change: impl FnOnce(&mut Unsettled)) {
         let mut unsettled = self.unsettled.lock();
-        if unsettled.get(&hash).is_some_and(|last| *last <= lsn) {
-            unsettled.remove(&hash);
-        }
-        self.unsettled_count.store(unsettled.len(), Ordering::Release);
+        change(&mut unsettled);
+        self.unsettled_count.store(unsettled.keys.len() + unsettled.ranges.len(), Ordering::Release);
     }
 
     /// Whether there is anything to wait for, before what was seen of many keys is told.
@@ -190,13 +228,14 @@ impl<D: Dir> Partition<D> {
         self.unsettled_count.load(Ordering::Acquire) > 0
     }
 
-    /// What a reader of the key with this hash has to wait for, before it tells what it saw.
-    pub fn unsettled(&self, hash: impl FnOnce() -> u64) -> Option<Lsn> {
+    /// What a reader of `key`, which has this hash, has to wait for, before it tells what it saw.
+    pub fn unsettled(&self, key: &[u8], hash: impl FnOnce() -> u64) -> Option<Lsn> {
         if self.unsettled_count.load(Ordering::Acquire) == 0 {
             return None;
         }
         let unsettled = self.unsettled.lock();
-        unsettled.get(&hash()).copied().max(unsettled.get(&ANY_KEY).copied())
+        let ranges = unsettled.ranges.iter().filter(|(range, _)| range.range.contains(key));
+        unsettled.keys.get(&hash()).copied().max(ranges.map(|(_, lsn)| *lsn).max())
     }
 }
 

@@ -34,11 +34,13 @@ pub enum Kind {
     Table = 4,
     /// Commit words to be published together: the value lists them.
     Redo = 5,
+    /// What is known of a record that damage took ([`crate::lost`]); its commit word is that record's.
+    Lost = 6,
 }
 
 impl Kind {
     fn decode(byte: u8) -> Option<Self> {
-        [Kind::Value, Kind::Tombstone, Kind::RangeTombstone, Kind::Table, Kind::Redo]
+        [Kind::Value, Kind::Tombstone, Kind::RangeTombstone, Kind::Table, Kind::Redo, Kind::Lost]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }
@@ -120,6 +122,12 @@ pub fn encode(
         bytes.extend_from_slice(value);
     }
     bytes
+}
+
+/// Seqno and length of the key, by the first bytes of a record that is not checked.
+pub fn name_in(header: &[u8; HEADER]) -> (Seqno, usize) {
+    let (seqno, _) = header[8..].split_first_chunk().unwrap_or((&[0; 8], &[]));
+    (Seqno::from_le_bytes(*seqno), usize::from(u16::from_le_bytes([header[20], header[21]])))
 }
 
 impl Head {

@@ -15,14 +15,15 @@ use crate::config::Options;
 use crate::core::{Core, Router, STEP_BITS};
 use crate::counters::Counters;
 use crate::divide::divide;
-use crate::flash::{Flash, TableRecord, TableSet};
+use crate::flash::{Flash, LiveTable, TableRecord, TableSet};
 use crate::heap::{Heap, Slots};
 use crate::layout::{Layout, SEQNO_LIMIT};
-use crate::lost::Lost;
+use crate::lost::{Lost, LostSlot};
 use crate::partition::{Entry, Partition, RangeTombstone};
 use crate::read_trigger::ReadTrigger;
-use crate::record::{Head, Kind};
-use crate::slabs::{Commit, Mark, Slabs};
+use crate::record::{Kind, encode};
+use crate::scan::{Doubtful, Found, Version, find_classes, scan};
+use crate::slabs::Slabs;
 use crate::snapshots::Snapshots;
 use crate::tracker::Tracker;
 use crate::tune::{PinnedShare, WearBudget};
@@ -30,25 +31,12 @@ use crate::work::Work;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use tierdb_base::{Error, Result, Seqno, TierRole};
-use tierdb_device::Dir;
+use tierdb_device::{Cause, Dir};
 use tierdb_engine::{Latencies, Media};
 use tierdb_pmem::{Pool, Stage, unseal};
 use tierdb_sync::CommitClock;
-
-/// A live record that was found, in its slot.
-type Found = (u64, Head);
-
-/// What the scan of slabs found.
-#[derive(Default)]
-struct Scan {
-    records: Vec<Found>,
-    /// Slots with a record that cannot be read, or may be live.
-    lost: Vec<(u64, Mark)>,
-    /// Slots of which nothing is known.
-    unknown: Vec<u64>,
-}
 
 fn check_media<P: Pool, D: Dir>(media: &Media<P, D>) -> Result<()> {
     match media.flash.len() {
@@ -105,9 +93,14 @@ pub fn create<P: Pool, D: Dir>(mut media: Media<P, D>, options: Options) -> Resu
     if Layout::is_formatted(&*media.pool) {
         return Err(Error::invalid("the pool holds a store: open it instead"));
     }
-    let flash = Arc::new(Flash::new(std::mem::take(&mut media.flash), media.seed, options.table_bytes));
-    flash.remove_orphans(|_| false)?;
-    let slabs = Slabs::format(media.pool.clone(), media.seed, &layout);
+    let flash = Arc::new(Flash::new(
+        std::mem::take(&mut media.flash),
+        media.seed,
+        options.table_bytes,
+        media.latch.clone(),
+    ));
+    flash.remove_orphans(&flash.files()?, |_| false)?;
+    let slabs = Slabs::create(media.pool.clone(), media.seed, &layout);
     layout.format(&*media.pool, media.seed)?;
     let heap = Heap { pool: media.pool.clone(), seed: media.seed, slabs };
     let part = Arc::new(Partition::new(TableSet::new(Vec::new()), Vec::new()));
@@ -129,34 +122,69 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
             media.flash.len()
         )));
     }
-    let flash = Arc::new(Flash::new(std::mem::take(&mut media.flash), media.seed, options.table_bytes));
+    let flash = Arc::new(Flash::new(
+        std::mem::take(&mut media.flash),
+        media.seed,
+        options.table_bytes,
+        media.latch.clone(),
+    ));
     let last = unseal(&*pool, media.seed, SEQNO_LIMIT)? << STEP_BITS;
     let (slabs, unknown_slabs) = Slabs::open(pool.clone(), media.seed, &layout);
     let heap = Heap { pool: pool.clone(), seed: media.seed, slabs };
     heap.replay_groups()?;
-    let scan = scan(&heap, options.recovery_threads);
-    let whole = unknown_slabs.is_empty() && scan.unknown.is_empty() && scan.lost.is_empty();
-    let lost = Lost::new(scan.lost);
+    let class_words = find_classes(&heap, &unknown_slabs)?;
+    let scan = scan(&heap, options.recovery_threads)?;
+    let whole = unknown_slabs.is_empty() && scan.is_whole();
+    let newly = scan.newly_lost.into_iter().map(|(at, mark)| LostSlot { at, mark, bound: last });
+    let newly: Vec<LostSlot> = newly.collect();
+    let lost = Lost::new(scan.lost.into_iter().chain(newly.iter().copied()).collect());
     if let Some(at) = lost.hides(b"", None) {
         let what = "a record that names a table, or a range that was removed, is damaged";
         return Err(Error::corrupt(TierRole::Fast, what, pool.place(at)));
     }
-    let sorted = Sorted::of(scan.records, &heap)?;
-    let mut stage = Stage::new(&*pool);
-    sorted.unneeded.iter().for_each(|at| heap.stage_free(&mut stage, *at));
-    let _drained = stage.drain();
-    sorted.claim(&heap)?;
-    lost.places().into_iter().chain(scan.unknown).for_each(|at| {
-        heap.slabs.claim(at);
-    });
-    heap.slabs.settle();
+    let mut sorted = Sorted::of(scan.records, &heap)?;
     let mut tables = Vec::new();
-    for (record, slots) in sorted.tables {
+    let files = flash.files()?;
+    for (record, slots) in std::mem::take(&mut sorted.tables) {
+        if !files.contains(&record) && (record.dir as usize) < flash.dirs.len() {
+            return Err(flash.missing(record));
+        }
         tables.push(Arc::new(flash.open(&record, slots)?));
     }
+    for (at, record) in scan.tables {
+        // Its file goes after its record.
+        if files.contains(&record) {
+            return Err(heap.damaged(at));
+        }
+        sorted.unneeded.push(at);
+    }
+    for doubtful in scan.doubtful {
+        sorted.doubt(doubtful, &tables, last);
+    }
+    let mut stage = Stage::new(&*pool);
+    class_words.into_iter().for_each(|(at, word)| stage.word(at, word));
+    sorted.unneeded.iter().for_each(|at| heap.stage_free(&mut stage, *at));
+    sorted.claim(&heap)?;
+    for at in scan.unknown {
+        // A part of a value has a word that says *free*.
+        if heap.slabs.claim(at) {
+            return Err(heap.damaged(at));
+        }
+        heap.stage_free(&mut stage, at);
+    }
+    for slot in &newly {
+        let record = encode(media.seed, slot.at, Kind::Lost, 0, &[], &slot.encode(), &[]);
+        stage.write(slot.at, &record);
+    }
+    let _drained = stage.drain();
+    for slot in lost.slots() {
+        // Where two claim it, neither has it.
+        let _ = heap.slabs.claim(slot.at);
+    }
+    heap.slabs.settle();
     if whole {
         let live: HashSet<TableRecord> = tables.iter().map(|table| table.record()).collect();
-        flash.remove_orphans(|table| live.contains(&table))?;
+        flash.remove_orphans(&files, |table| live.contains(table))?;
     }
     tables.sort_by(|one, other| one.smallest().cmp(other.smallest()));
     if let Some(pair) = tables.windows(2).find(|pair| pair[0].largest() >= pair[1].smallest()) {
@@ -175,45 +203,6 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
         core.work.want_cleaning();
     }
     Ok(core)
-}
-
-/// Reads all live records' heads.
-fn scan<P: Pool>(heap: &Heap<P>, threads: usize) -> Scan {
-    let next = AtomicU32::new(0);
-    let all = Mutex::new(Scan::default());
-    let work = || {
-        let mut found = Scan::default();
-        loop {
-            let slab = next.fetch_add(1, Ordering::Relaxed);
-            if slab >= heap.slabs.count() {
-                break;
-            }
-            for (at, commit) in heap.slabs.words(slab) {
-                match (commit, heap.head(at)) {
-                    (Commit::Live(mark), Ok(head)) if mark == Mark::new(&head.key, head.seqno) => {
-                        found.records.push((at, head));
-                    }
-                    (Commit::Live(mark), _) => found.lost.push((at, mark)),
-                    // The record says whose it is; whether it was live, nobody.
-                    (_, Ok(head)) if matches!(head.kind, Kind::Value | Kind::Tombstone) => {
-                        found.lost.push((at, Mark::new(&head.key, head.seqno)));
-                    }
-                    _ => found.unknown.push(at),
-                }
-            }
-        }
-        let mut all = all.lock();
-        all.records.append(&mut found.records);
-        all.lost.append(&mut found.lost);
-        all.unknown.append(&mut found.unknown);
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(work);
-        }
-        work();
-    });
-    all.into_inner()
 }
 
 /// The live records, by what they are.
@@ -257,7 +246,7 @@ impl Sorted {
                     sorted.slots.push(slots.clone());
                     sorted.ranges.push(Arc::new(RangeTombstone { seqno: head.seqno, range, slots }));
                 }
-                Kind::Redo => return Err(heap.damaged(at)),
+                Kind::Redo | Kind::Lost => return Err(heap.damaged(at)),
             }
         }
         // The newest first; of two copies of one version either will do, so long as it is always the same.
@@ -274,6 +263,32 @@ impl Sorted {
             }
         }
         Ok(sorted)
+    }
+
+    /// Takes a doubtful version for the newest of its key, if there is none as new.
+    fn doubt<D: Dir>(&mut self, doubtful: Doubtful, tables: &[Arc<LiveTable<D>>], last: Seqno) {
+        let Doubtful { key, at, version } = doubtful;
+        let as_new = |table: &Arc<LiveTable<D>>| {
+            let found = table.table.get(&key, Seqno::MAX, Cause::Recovery);
+            found.is_ok_and(|found| found.is_some_and(|found| version.is_no_newer_than(found.seqno)))
+        };
+        let here = self.newest.get(&*key).is_some_and(|entry| version.is_no_newer_than(entry.seqno));
+        let removed = match version {
+            Version::Live(_) => false,
+            Version::Exact(seqno) => self.ranges.iter().any(|range| range.removes(&key, seqno, Seqno::MAX)),
+        };
+        if here || removed || tables.iter().any(as_new) {
+            self.unneeded.push(at);
+            return;
+        }
+        // Whatever is written from now on is newer.
+        let entry = Entry::new(at, last, false, false).doubtful();
+        if let Some(older) = self.newest.insert(key.into(), entry) {
+            // It must not come back when the doubtful one goes.
+            self.unneeded.push(older.at());
+            self.slots.retain(|slots| slots.at != older.at());
+        }
+        self.slots.push(Slots { at, parts: Box::default() });
     }
 
     fn claim<P: Pool>(&self, heap: &Heap<P>) -> Result<()> {

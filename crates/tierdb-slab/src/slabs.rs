@@ -22,12 +22,13 @@
 //! Which slots are in use is known in DRAM only, one bit a slot, and is rebuilt on open.
 
 use crate::layout::Layout;
+use crate::room::{Supply, largest_for};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use tierdb_base::{Error, Result, TierRole, checksum};
+use tierdb_base::{Error, Result, Seqno, TierRole, checksum};
 use tierdb_pmem::{Pool, Stage, seal, unseal};
 
 /// Bytes before the commit words of a slab.
@@ -75,15 +76,19 @@ pub struct Mark(u64);
 
 impl Mark {
     /// The mark of the record of `key` that was written with `seqno`.
-    pub fn new(key: &[u8], seqno: u64) -> Self {
+    pub fn new(key: &[u8], seqno: Seqno) -> Self {
         let low = |word: u64| word & ((1 << TAG_BITS) - 1);
         Mark(low(checksum(0, key)) << TAG_BITS | low(seqno))
     }
 
-    /// Whether its record is newer than one written with `seqno`, as far as 20 bits tell.
-    pub fn is_newer(self, seqno: u64) -> bool {
-        let ahead = self.0.wrapping_sub(seqno) & ((1 << TAG_BITS) - 1);
-        ahead != 0 && ahead < 1 << (TAG_BITS - 1)
+    /// Whether its record may have been written with `seqno`.
+    pub fn may_be_from(self, seqno: Seqno) -> bool {
+        (self.0 ^ seqno) & ((1 << TAG_BITS) - 1) == 0
+    }
+
+    /// As stored.
+    pub fn to_word(self) -> u64 {
+        self.0
     }
 
     /// Whether it may be that of a record of `key`.
@@ -189,17 +194,16 @@ pub struct Slabs<P: Pool> {
 }
 
 impl<P: Pool> Slabs<P> {
-    /// All slabs of a new pool, none of which has a class; durable after the next fence.
-    pub fn format(pool: Arc<P>, seed: u64, layout: &Layout) -> Self {
-        let mut stage = Stage::new(&*pool);
-        for slab in 0..layout.slabs() as u32 {
-            let at = layout.slab_at(slab);
-            stage.word(at, seal(seed, at, 0));
-        }
-        let _drained = stage.drain();
+    /// All slabs of a new pool, none of which has a class; follow with [`Layout::format`].
+    pub fn create(pool: Arc<P>, seed: u64, layout: &Layout) -> Self {
         let slabs = Self::new(pool, seed, layout);
         slabs.settle();
         slabs
+    }
+
+    /// The class word at byte `at` of a slab that was never used.
+    pub fn unused(seed: u64, at: u64) -> u64 {
+        seal(seed, at, 0)
     }
 
     fn new(pool: Arc<P>, seed: u64, layout: &Layout) -> Self {
@@ -218,7 +222,7 @@ impl<P: Pool> Slabs<P> {
     }
 
     /// The slabs of a pool that is opened. Follow with [`Slabs::words`], [`Slabs::claim`] and [`Slabs::settle`].
-    /// Returns the slabs whose class is not known, too: they are not used.
+    /// Returns the slabs whose class is not known, too: what nothing is claimed of is free.
     pub fn open(pool: Arc<P>, seed: u64, layout: &Layout) -> (Self, Vec<u32>) {
         let slabs = Self::new(pool, seed, layout);
         let mut unknown = Vec::new();
@@ -233,9 +237,6 @@ impl<P: Pool> Slabs<P> {
                 }
                 _ => unknown.push(slab),
             }
-        }
-        for slab in &unknown {
-            slabs.class_of[*slab as usize].store(NO_CLASS - 1, Ordering::Relaxed);
         }
         (slabs, unknown)
     }
@@ -252,6 +253,31 @@ impl<P: Pool> Slabs<P> {
         let commit =
             |slot| (base + class.first + slot * class.bytes, self.commit(base + WORDS_AT + slot * 8));
         (0..class.slots).map(commit).filter(|(_, commit)| *commit != Commit::Free).collect()
+    }
+
+    /// All slots of `slab` as if it had this class: byte, bytes, and what its word says.
+    pub fn words_as(&self, slab: u32, class: usize) -> impl Iterator<Item = (u64, u64, Commit)> {
+        let (base, Class { bytes, slots, first }) = (self.layout.slab_at(slab), self.classes[class]);
+        (0..slots)
+            .map(move |slot| (base + first + slot * bytes, bytes, self.commit(base + WORDS_AT + slot * 8)))
+    }
+
+    /// Number of classes.
+    pub fn class_count(&self) -> usize {
+        self.classes.len()
+    }
+
+    /// First byte of `slab`.
+    pub fn base_of(&self, slab: u32) -> u64 {
+        self.layout.slab_at(slab)
+    }
+
+    /// Takes `slab`, whose class is not known, for one of `class`, while the pool is opened. Returns its class word.
+    pub fn assume(&self, slab: u32, class: usize) -> (u64, u64) {
+        self.class_of[slab as usize].store(class as u8, Ordering::Relaxed);
+        self.states[class].lock().slabs.insert(slab, SlotMap::new(self.classes[class].slots));
+        let base = self.layout.slab_at(slab);
+        (base, seal(self.seed, base, class as u64 + 1))
     }
 
     fn class_of_slab(&self, slab: u32) -> Option<Class> {
@@ -378,7 +404,7 @@ impl<P: Pool> Slabs<P> {
             return Some(at);
         }
         // A larger slot than needed, before there is none at all.
-        let most = Self::largest_for(len, purpose);
+        let most = largest_for(len, purpose);
         let larger = (wanted + 1..self.classes.len()).take_while(|class| self.classes[*class].bytes <= most);
         larger.into_iter().find_map(|class| self.take_open(class))
     }
@@ -471,22 +497,28 @@ impl<P: Pool> Slabs<P> {
         (self.class_of.len() - self.reserve(Purpose::Value)) as u64 * self.layout.slab_bytes
     }
 
-    /// Whether a record of `len` bytes finds slots now.
-    pub fn has_room(&self, len: u64, purpose: Purpose) -> bool {
-        let free = self.free.lock().len().saturating_sub(self.reserve(purpose)) as u64;
-        if len > self.largest() {
-            return free > len.div_ceil(self.largest());
+    /// What is free now.
+    pub fn supply(&self) -> Supply<'_> {
+        let open = |(class, state): (&Class, &Mutex<ClassState>)| {
+            let state = state.lock();
+            state.open.iter().map(|slab| class.slots - state.slabs[slab].used).sum()
+        };
+        Supply {
+            classes: &self.classes,
+            open: self.classes.iter().zip(&self.states).map(open).collect(),
+            free: self.free.lock().len(),
+            reserve: self.reserve(Purpose::Value),
         }
-        let most = Self::largest_for(len, purpose);
-        free > 0
-            || (self.fit(len)..self.classes.len())
-                .take_while(|class| *class == self.fit(len) || self.classes[*class].bytes <= most)
-                .any(|class| !self.states[class].lock().open.is_empty())
     }
 
-    /// The largest slot that a record of `len` bytes takes where no smaller one is free.
-    fn largest_for(len: u64, purpose: Purpose) -> u64 {
-        if purpose == Purpose::Upkeep { u64::MAX } else { len.max(UNIT) * 4 }
+    /// What is free where nothing is used.
+    pub fn all(&self) -> Supply<'_> {
+        Supply {
+            classes: &self.classes,
+            open: vec![0; self.classes.len()],
+            free: self.class_of.len(),
+            reserve: self.reserve(Purpose::Value),
+        }
     }
 
     /// The slab to empty so that there is one more free: of a class of which a slab's worth of slots is free in

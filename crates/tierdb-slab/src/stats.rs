@@ -113,7 +113,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("table_entries_written", c.entries_written.get()),
                 ("table_bytes_written", c.table_bytes.get()),
                 ("moved_records", c.moved_records.get()),
-                ("lost_records", self.lost.places().len() as u64),
+                ("lost_records", self.lost.slots().len() as u64),
             ],
             poisoned: self.latch.check().err().map(|error| error.to_string()),
         };

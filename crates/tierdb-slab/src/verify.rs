@@ -31,7 +31,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Checks the record of `entry`, and returns how many bytes were read.
     fn check_record(&self, key: &[u8], entry: Entry) -> Result<u64> {
         let (head, value) = self.heap.read(entry.at()).map_err(|error| error.with_key(key))?;
-        if head.key != key || head.seqno != entry.seqno || self.heap.mark(entry.at()).is_none() {
+        if head.key != key
+            || head.seqno != entry.seqno
+            || entry.is_doubtful()
+            || self.heap.mark(entry.at()).is_none()
+        {
             return Err(self.heap.damaged(entry.at()).with_key(key));
         }
         Ok((head.key.len() + value.len()) as u64)
@@ -44,8 +48,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn verify(&self) -> Result<VerifyReport> {
         let _parts = self.work.dividing.read();
         let mut report = VerifyReport::default();
-        for at in self.lost.places() {
-            report.damage.push(damage(&self.heap.damaged(at), None));
+        for slot in self.lost.slots() {
+            // Of any key.
+            let found = damage(&self.heap.damaged(slot.at), None);
+            report.damage.push(Damage { first_key: Some(Vec::new()), ..found });
         }
         let parts = self.router.read().parts.clone();
         for part in parts {

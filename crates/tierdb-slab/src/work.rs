@@ -6,7 +6,7 @@
 use crate::core::Core;
 use crate::migrate::{Migrated, Plan, Victims};
 use crate::partition::Partition;
-use crate::slabs::Purpose;
+use crate::room::Need;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -54,8 +54,8 @@ pub struct Work {
 struct State {
     stop: bool,
     want_space: bool,
-    /// The largest record that a writer waits with, and whether it may take the reserve.
-    wanted: Option<(usize, Purpose)>,
+    /// The largest of what writers wait for.
+    wanted: Option<Need>,
     /// Counts completed rounds, and what the last one failed with.
     rounds: u64,
     failed: Option<Error>,
@@ -220,38 +220,36 @@ impl<P: Pool, D: Dir> Core<P, D> {
         failed.map_or(Ok(Migrated::default()), Err)
     }
 
-    /// Whether a record of `len` bytes finds room.
-    fn has_room(&self, len: usize, purpose: Purpose) -> bool {
-        self.heap.slabs.has_room(len as u64 + crate::record::HEADER as u64, purpose)
+    fn has_room(&self, need: &Need) -> bool {
+        self.heap.slabs.supply().covers(need)
     }
 
-    /// A record of `len` bytes found no room: returns when there is some.
+    /// A write did not find what it needs: returns when there may be as much.
     ///
     /// # Errors
     /// `NoSpace` if there is nothing to gain; `Poisoned`.
-    pub fn make_space(&self, len: usize, purpose: Purpose) -> Result<()> {
+    pub fn make_space(&self, need: &Need) -> Result<()> {
+        if !self.heap.slabs.all().covers(need) {
+            return Err(self.fast_full());
+        }
         let start = Instant::now();
         self.counters.stalls.add(1);
-        let made = if self.work.is_inline() {
-            self.free_up(len, purpose)
-        } else {
-            self.wait_for_space(len, purpose)
-        };
+        let made = if self.work.is_inline() { self.free_up(need) } else { self.wait_for_space(need) };
         self.counters.stall_ns.add(start.elapsed().as_nanos() as u64);
         made
     }
 
-    fn free_up(&self, len: usize, purpose: Purpose) -> Result<()> {
+    fn free_up(&self, need: &Need) -> Result<()> {
         self.latch.check()?;
         self.drain_retired();
-        if self.has_room(len, purpose) {
+        if self.has_room(need) {
             return Ok(());
         }
         let mut full = None;
         for victims in [Victims::Unpopular, Victims::All, Victims::Tombstones] {
             loop {
                 self.tidy_slabs();
-                if self.has_room(len, purpose) {
+                if self.has_room(need) {
                     return Ok(());
                 }
                 match self.migrate_round(victims) {
@@ -267,7 +265,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         self.clean_ranges()?;
         self.tidy_slabs();
-        if self.has_room(len, purpose) { Ok(()) } else { Err(full.unwrap_or_else(|| self.fast_full())) }
+        if self.has_room(need) { Ok(()) } else { Err(full.unwrap_or_else(|| self.fast_full())) }
     }
 
     /// Frees the slots of versions that were replaced.
@@ -288,7 +286,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    fn wait_for_space(&self, len: usize, purpose: Purpose) -> Result<()> {
+    fn wait_for_space(&self, need: &Need) -> Result<()> {
         let mut state = self.work.state.lock();
         let asked_in = state.rounds;
         loop {
@@ -298,11 +296,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
             // The round that was running when we asked may not have seen us; the one after it did.
             if state.rounds >= asked_in + 2 {
-                return state.failed.clone().map_or(Ok(()), Err);
+                // What failed may have been another one's need.
+                let failed = state.failed.clone().filter(|_| !self.has_room(need));
+                return failed.map_or(Ok(()), Err);
             }
-            let (most, upkeep) = state.wanted.map_or((0, false), |(len, p)| (len, p == Purpose::Upkeep));
-            let purpose = if upkeep { Purpose::Upkeep } else { purpose };
-            state.wanted = Some((len.max(most), purpose));
+            state.wanted = Some(state.wanted.take().unwrap_or_default().or(need.clone()));
             state.want_space = true;
             self.work.space_wanted.notify_one();
             self.work.space_made.wait_for(&mut state, Duration::from_millis(20));
@@ -326,8 +324,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             if self.work.cleaning_wanted.swap(false, Ordering::AcqRel) {
                 done = self.clean_ranges();
             }
-            if let Some((len, purpose)) = wanted {
-                done = done.and(self.free_up(len, purpose));
+            if let Some(need) = &wanted {
+                done = done.and(self.free_up(need));
             }
             // A full flash tier is reported to the writer that needs the room, not here.
             let _ = self.migrate_to_low();

@@ -11,6 +11,7 @@ use crate::core::{Core, hash_of};
 use crate::heap::NewRecord;
 use crate::partition::{Entry, State};
 use crate::record::Kind;
+use crate::room::Need;
 use crate::slabs::Purpose;
 use tierdb_base::{Result, check_key, check_value};
 use tierdb_device::Dir;
@@ -18,11 +19,11 @@ use tierdb_engine::Durability;
 use tierdb_pmem::{Lsn, Pool, Stage};
 
 /// Whether a write found the slots it needs.
-pub enum Tried<T> {
+pub enum Tried {
     /// It is done.
-    Done(T),
-    /// There were none: nothing is changed.
-    NoRoom,
+    Done,
+    /// There were not all of these: nothing is changed.
+    NoRoom(Need),
 }
 
 impl<P: Pool, D: Dir> Core<P, D> {
@@ -50,24 +51,29 @@ impl<P: Pool, D: Dir> Core<P, D> {
     fn write_one(&self, key: &[u8], value: Option<&[u8]>, durability: Durability) -> Result<()> {
         self.reserve_seqnos();
         let len = value.map_or(0, <[u8]>::len);
-        loop {
+        self.until_done(|| {
             self.heap.pool.admit(self.heap.admit_bytes(key.len(), len))?;
-            if let Tried::Done(()) = self.try_write_one(key, value, durability)? {
-                break;
-            }
-            self.make_space(key.len() + len, if value.is_some() { Purpose::Value } else { Purpose::Upkeep })?;
-        }
+            self.try_write_one(key, value, durability)
+        })?;
         self.after_write();
         Ok(())
     }
 
-    fn try_write_one(&self, key: &[u8], value: Option<&[u8]>, durability: Durability) -> Result<Tried<()>> {
+    /// Makes space until `attempt` finds the slots it needs.
+    pub fn until_done(&self, attempt: impl Fn() -> Result<Tried>) -> Result<()> {
+        while let Tried::NoRoom(need) = attempt()? {
+            self.make_space(&need)?;
+        }
+        Ok(())
+    }
+
+    fn try_write_one(&self, key: &[u8], value: Option<&[u8]>, durability: Durability) -> Result<Tried> {
         let (part, lsn) = {
             let router = self.router.read();
             let part = router.part_of(key).clone();
             let mut state = part.write();
-            if let Tried::NoRoom = self.change_one(&mut state, key, value)? {
-                return Ok(Tried::NoRoom);
+            if let Tried::NoRoom(need) = self.change_one(&mut state, key, value)? {
+                return Ok(Tried::NoRoom(need));
             }
             let lsn = self.heap.pool.lsn();
             if self.ordered && durability == Durability::Durable {
@@ -78,9 +84,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         };
         self.acknowledge(lsn, durability)?;
         if self.ordered && durability == Durability::Durable {
-            part.settle(hash_of(key), lsn);
+            part.settle(lsn);
         }
-        Ok(Tried::Done(()))
+        Ok(Tried::Done)
     }
 
     /// Returns when what was written is as durable as asked.
@@ -94,11 +100,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    fn change_one(&self, state: &mut State<D>, key: &[u8], value: Option<&[u8]>) -> Result<Tried<()>> {
+    fn change_one(&self, state: &mut State<D>, key: &[u8], value: Option<&[u8]>) -> Result<Tried> {
         let heap = &self.heap;
         let before = state.index.get(key).copied();
         if value.is_none() && !self.is_there(state, key, before) {
-            return Ok(Tried::Done(()));
+            return Ok(Tried::Done);
         }
         let in_flight = self.clock.begin();
         let seqno = in_flight.seqno();
@@ -106,7 +112,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let keep = self.clock.has_snapshots();
         let mut stage = Stage::new(&*heap.pool);
         state.stage_retired(heap, &mut stage);
-        if let Some(entry) = before.filter(|_| value.is_none() && !state.flash_may_hold(key)) {
+        if let Some(entry) = before.filter(|_| value.is_none() && !self.may_be_elsewhere(state, key)) {
             let drained = stage.drain();
             state.release_retired(heap);
             let word_at = heap.slabs.word_at(entry.at())?;
@@ -114,14 +120,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
             heap.pool.fence();
             state.remove(key);
             state.retire_freed(heap, key, entry, seqno, keep);
-            return Ok(Tried::Done(()));
+            return Ok(Tried::Done);
         }
         let (kind, purpose) = match value {
             Some(_) => (Kind::Value, Purpose::Value),
             None => (Kind::Tombstone, Purpose::Upkeep),
         };
         let record = NewRecord { kind, seqno, key, value: value.unwrap_or_default() };
-        let Some(written) = heap.write(&mut stage, &record, purpose) else { return Ok(Tried::NoRoom) };
+        let Some(written) = heap.write(&mut stage, &record, purpose) else {
+            let mut need = Need::default();
+            need.add(key.len(), record.value.len(), purpose, heap.slabs.largest());
+            return Ok(Tried::NoRoom(need));
+        };
         let drained = stage.drain();
         state.release_retired(heap);
         drained.publish(written.commit.0, written.commit.1);
@@ -131,14 +141,19 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if let Some(entry) = before {
             state.retire(heap, key, entry, seqno, keep);
         }
-        Ok(Tried::Done(()))
+        Ok(Tried::Done)
     }
 
     /// Whether a delete of `key`, whose newest version on the fast tier is `before`, changes anything.
     pub fn is_there(&self, state: &State<D>, key: &[u8], before: Option<Entry>) -> bool {
         match before {
             Some(entry) => !entry.is_tombstone(),
-            None => state.flash_may_hold(key) || self.lost.hides(key, None).is_some(),
+            None => self.may_be_elsewhere(state, key),
         }
+    }
+
+    /// Whether `key` may have a version that the index does not name: a deletion must be kept then.
+    pub fn may_be_elsewhere(&self, state: &State<D>, key: &[u8]) -> bool {
+        state.flash_may_hold(key) || self.lost.hides(key, None).is_some()
     }
 }

@@ -1,0 +1,84 @@
+//! What a write needs of the fast tier, and whether that is there.
+
+use crate::record::{self, HEADER};
+use crate::slabs::{Class, Purpose, UNIT};
+
+/// The slots that a write takes, in the order in which it does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Need {
+    slots: Vec<(u64, Purpose)>,
+    bytes: u64,
+}
+
+impl Need {
+    /// The slots of one more record of a key and a value of these lengths, in slots of `largest` bytes at the most.
+    pub fn add(&mut self, key_len: usize, value_len: usize, purpose: Purpose, largest: u64) {
+        let Some(shape) = record::shape(key_len, value_len, largest as usize) else {
+            // Even the list of its parts is too long: no slot is large enough.
+            return self.slot((HEADER + key_len + value_len) as u64, purpose);
+        };
+        self.slot(shape.head_len as u64, purpose);
+        for part in 0..shape.parts {
+            self.slot(shape.part_len.min(value_len - part * shape.part_len) as u64, purpose);
+        }
+    }
+
+    fn slot(&mut self, len: u64, purpose: Purpose) {
+        self.slots.push((len, purpose));
+        self.bytes += len;
+    }
+
+    /// The one of two that takes more.
+    #[must_use]
+    pub fn or(self, other: Need) -> Need {
+        if other.bytes > self.bytes { other } else { self }
+    }
+}
+
+/// The largest slot that a record of `len` bytes takes where no smaller one is free.
+pub fn largest_for(len: u64, purpose: Purpose) -> u64 {
+    if purpose == Purpose::Upkeep { u64::MAX } else { len.max(UNIT) * 4 }
+}
+
+/// What is free, as counts.
+pub struct Supply<'c> {
+    /// The classes, ascending.
+    pub classes: &'c [Class],
+    /// Free slots of each class, in slabs that have it.
+    pub open: Vec<u64>,
+    /// Slabs that nothing uses.
+    pub free: usize,
+    /// Of them, how many values leave to upkeep.
+    pub reserve: usize,
+}
+
+impl Supply<'_> {
+    /// Whether a write finds all slots that it needs, taken as `Slabs::take` does.
+    pub fn covers(mut self, need: &Need) -> bool {
+        need.slots.iter().all(|(len, purpose)| self.take(*len, *purpose))
+    }
+
+    fn take(&mut self, len: u64, purpose: Purpose) -> bool {
+        let wanted = self.classes.partition_point(|class| class.bytes < len);
+        let Some(class) = self.classes.get(wanted) else { return false };
+        let kept = if purpose == Purpose::Value { self.reserve } else { 0 };
+        if self.open[wanted] > 0 {
+            self.open[wanted] -= 1;
+            return true;
+        }
+        if self.free > kept {
+            self.free -= 1;
+            self.open[wanted] = class.slots - 1;
+            return true;
+        }
+        let most = largest_for(len, purpose);
+        let larger = (wanted + 1..self.classes.len()).take_while(|class| self.classes[*class].bytes <= most);
+        match larger.into_iter().find(|class| self.open[*class] > 0) {
+            Some(class) => {
+                self.open[class] -= 1;
+                true
+            }
+            None => false,
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What the fast tier holds, as an open finds it: live records, and what damage leaves of the others.
+//!
+//! | damaged | what is done |
+//! |---|---|
+//! | a record's head, but not its key and seqno as its commit word knows them | its key is *doubtful*: it cannot be read |
+//! | a head, and key or seqno | [`crate::lost`]: keys with that hash cannot be read, and nothing can be scanned |
+//! | a commit word | if the slot holds a record, its key is doubtful, unless flash or another slot has a version as new; of a table or a range: the store is refused, unless the table is gone |
+//! | a class word | the class of which records are found there; if there is none, and something may be live, the store is refused |
+//! | a commit word, and no record | the slot may have held anything: the store is refused, unless it is a part of a live record |
+
+use crate::flash::TableRecord;
+use crate::heap::Heap;
+use crate::lost::LostSlot;
+use crate::record::{Head, Kind};
+use crate::slabs::{Commit, Mark};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tierdb_base::{Error, Result, Seqno, TierRole};
+use tierdb_pmem::Pool;
+
+/// A live record that was found, in its slot.
+pub type Found = (u64, Head);
+
+/// A version that may be live and cannot be read, or may not be.
+pub struct Doubtful {
+    pub key: Vec<u8>,
+    /// Its head slot.
+    pub at: u64,
+    pub version: Version,
+}
+
+/// What is known of the seqno of a doubtful version.
+#[derive(Clone, Copy)]
+pub enum Version {
+    /// It is live, and its word has this mark: no older than what flash has.
+    Live(Mark),
+    /// It has this seqno, if it is live.
+    Exact(Seqno),
+}
+
+impl Version {
+    /// Whether a version written with `seqno` is known to be as new.
+    pub fn is_no_newer_than(self, seqno: Seqno) -> bool {
+        match self {
+            Version::Live(mark) => mark.may_be_from(seqno),
+            Version::Exact(own) => seqno >= own,
+        }
+    }
+}
+
+/// What the scan of slabs found.
+#[derive(Default)]
+pub struct Scan {
+    pub records: Vec<Found>,
+    pub doubtful: Vec<Doubtful>,
+    /// Live slots with a record of which not even the key is known: found by an earlier open, and now.
+    pub lost: Vec<LostSlot>,
+    pub newly_lost: Vec<(u64, Mark)>,
+    /// Tables whose record may be live.
+    pub tables: Vec<(u64, TableRecord)>,
+    /// Slots of which nothing is known.
+    pub unknown: Vec<u64>,
+}
+
+impl Scan {
+    /// Whether no damage was met.
+    pub fn is_whole(&self) -> bool {
+        let Scan { records: _, doubtful, lost, newly_lost, tables, unknown } = self;
+        doubtful.is_empty()
+            && lost.is_empty()
+            && newly_lost.is_empty()
+            && tables.is_empty()
+            && unknown.is_empty()
+    }
+
+    fn append(&mut self, mut other: Scan) {
+        self.records.append(&mut other.records);
+        self.doubtful.append(&mut other.doubtful);
+        self.lost.append(&mut other.lost);
+        self.newly_lost.append(&mut other.newly_lost);
+        self.tables.append(&mut other.tables);
+        self.unknown.append(&mut other.unknown);
+    }
+
+    /// What the slot at byte `at` holds, whose word says `commit`.
+    fn look<P: Pool>(&mut self, heap: &Heap<P>, at: u64, commit: Commit) -> Result<()> {
+        match (commit, heap.head(at)) {
+            (Commit::Live(mark), Ok(head)) if mark == Mark::new(&head.key, head.seqno) => {
+                self.records.push((at, head));
+            }
+            (Commit::Live(mark), Ok(head)) if head.kind == Kind::Lost => {
+                let (_, value) = heap.read(at)?;
+                self.lost.push(LostSlot::decode(at, mark, &value).ok_or_else(|| heap.damaged(at))?);
+            }
+            (Commit::Live(mark), _) => match heap.name_of(at) {
+                Some((key, seqno)) if !key.is_empty() && Mark::new(&key, seqno) == mark => {
+                    self.doubtful.push(Doubtful { key, at, version: Version::Live(mark) });
+                }
+                _ => self.newly_lost.push((at, mark)),
+            },
+            (_, Ok(head)) => match head.kind {
+                Kind::Value | Kind::Tombstone => {
+                    let version = Version::Exact(head.seqno);
+                    self.doubtful.push(Doubtful { key: head.key, at, version });
+                }
+                Kind::Table => {
+                    let (_, value) = heap.read(at)?;
+                    let record = TableRecord::decode(&value).ok_or_else(|| heap.damaged(at))?;
+                    self.tables.push((at, record));
+                }
+                Kind::RangeTombstone | Kind::Lost => return Err(heap.damaged(at)),
+                // Its word is never live: a commit slot names it.
+                Kind::Redo => {}
+            },
+            (_, Err(_)) => self.unknown.push(at),
+        }
+        Ok(())
+    }
+}
+
+/// Looks at all slots that are not free.
+///
+/// # Errors
+/// `Corrupt` if a record that the store cannot do without may be live and is damaged.
+pub fn scan<P: Pool>(heap: &Heap<P>, threads: usize) -> Result<Scan> {
+    let next = AtomicU32::new(0);
+    let all = Mutex::new(Ok(Scan::default()));
+    let work = || {
+        let mut found = Scan::default();
+        let mut looked = Ok(());
+        while looked.is_ok() {
+            let slab = next.fetch_add(1, Ordering::Relaxed);
+            if slab >= heap.slabs.count() {
+                break;
+            }
+            let mut words = heap.slabs.words(slab).into_iter();
+            looked = words.try_for_each(|(at, commit)| found.look(heap, at, commit));
+        }
+        let mut all = all.lock();
+        match (looked, &mut *all) {
+            (Ok(()), Ok(all)) => all.append(found),
+            (Err(error), all) => *all = Err(error),
+            (Ok(()), Err(_)) => {}
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        work();
+    });
+    all.into_inner()
+}
+
+/// Gives slabs whose class word is damaged the class of the records that are found there. Returns the class words to
+/// be written again.
+///
+/// # Errors
+/// `Corrupt` if something may be live in one of them, and its class is not known.
+pub fn find_classes<P: Pool>(heap: &Heap<P>, unknown: &[u32]) -> Result<Vec<(u64, u64)>> {
+    let slabs = &heap.slabs;
+    let mut words = Vec::new();
+    for slab in unknown {
+        let found_in = |class: &usize| {
+            let live = |(at, bytes, commit)| match commit {
+                Commit::Live(mark) => {
+                    heap.head_in(at, bytes).is_ok_and(|(head, _)| Mark::new(&head.key, head.seqno) == mark)
+                }
+                Commit::Free | Commit::Damaged => false,
+            };
+            slabs.words_as(*slab, *class).filter(|word| live(*word)).count()
+        };
+        let all_free =
+            |class: &usize| slabs.words_as(*slab, *class).all(|(_, _, commit)| commit == Commit::Free);
+        let counts = (0..slabs.class_count()).map(|class| (found_in(&class), class));
+        match counts.max().filter(|(count, _)| *count > 0) {
+            Some((_, class)) => words.push(slabs.assume(*slab, class)),
+            None if (0..slabs.class_count()).any(|class| all_free(&class)) => {}
+            None => {
+                let place = heap.pool.place(slabs.base_of(*slab));
+                return Err(Error::corrupt(TierRole::Fast, "the class of a slab is damaged", place));
+            }
+        }
+    }
+    Ok(words)
+}
