@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use tierdb::{ByteSize, Config, Db, Durability, FastKind, FastTier, FlashTier, WriteBatch};
+use tierdb::{ByteSize, Config, Db, Durability, EngineKind, FastKind, FastTier, FlashTier, WriteBatch};
 use tierdb_engine::conformance::{Content, Oracle};
 
 const DIR: &str = "TIERDB_KILL_DIR";
@@ -56,7 +56,8 @@ fn op(seed: u64, number: u64) -> (Op, Durability) {
 
 fn config(dir: &Path) -> Config {
     let flash = FlashTier::new(dir.join("flash")).with_capacity(ByteSize::mib(96));
-    let config = Config::new().with_memory(ByteSize::mib(32)).with_flash(flash);
+    let engine = if dir.join("slab").exists() { EngineKind::Slab } else { EngineKind::Valuelog };
+    let config = Config::new().with_engine(engine).with_memory(ByteSize::mib(32)).with_flash(flash);
     match dir.join("emulated").exists() {
         true => {
             config.with_fast(FastTier::new(dir.join("fast"), ByteSize::mib(32)).with_kind(FastKind::Emulated))
@@ -156,4 +157,24 @@ fn nothing_is_lost_by_80_kills_on_emulated_nvm() {
     let acknowledged = cycles(dir.path(), 5000, 80);
     assert!(acknowledged > 1000, "only {acknowledged} writes were acknowledged");
     println!("80 kills, {acknowledged} acknowledged writes");
+}
+
+#[test]
+fn nothing_is_lost_by_60_kills_of_the_slab_engine_on_one_ssd() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    std::fs::write(dir.path().join("slab"), "").expect("a mark");
+    let acknowledged = cycles(dir.path(), 7000, 60);
+    assert!(acknowledged > 500, "only {acknowledged} writes were acknowledged");
+    println!("60 kills, {acknowledged} acknowledged writes");
+}
+
+#[test]
+fn nothing_is_lost_by_40_kills_of_the_slab_engine_on_emulated_nvm() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a temporary directory");
+    for mark in ["slab", "emulated"] {
+        std::fs::write(dir.path().join(mark), "").expect("a mark");
+    }
+    let acknowledged = cycles(dir.path(), 9000, 40);
+    assert!(acknowledged > 500, "only {acknowledged} writes were acknowledged");
+    println!("40 kills, {acknowledged} acknowledged writes");
 }

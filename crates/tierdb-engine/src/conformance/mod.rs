@@ -8,6 +8,7 @@
 //! * [`snapshots_and_batches_are_atomic_under_threads`], [`linearizable`], [`threads_come_and_go`]: threads.
 //! * [`full_store_recovers`]: a tier fills up and is emptied.
 //! * [`Oracle`]: what a store may hold after a crash, for crash tests.
+//! * `harm` (feature `harm`): crashes, faults and damage, on simulated media.
 //!
 //! The suite is itself tested: `tests/model_conforms.rs` runs it on the model, which passes, and on
 //! versions of the model that are broken on purpose, each of which it catches.
@@ -21,6 +22,8 @@ use tierdb_base::{Error, MAX_VALUE_BYTES, Result};
 mod arguments;
 mod atomic;
 mod full;
+#[cfg(feature = "harm")]
+pub mod harm;
 pub mod history;
 mod keys;
 mod ops;

@@ -1,8 +1,9 @@
 //! Goal: the engine is the same store whatever its sizes and mode.
 //! Method: random operations against the model on many configurations, tiny tiers among them.
 
-use crate::rig::{LogPlace, SimHarness, Sizes};
+use crate::rig::{SEED, Sizes};
 use tierdb_engine::Background;
+use tierdb_engine::conformance::harm::{LogPlace, Rig, SimHarness};
 use tierdb_engine::conformance::{Limits, full_store_recovers, random_ops};
 
 const KIB: u64 = 1 << 10;
@@ -23,7 +24,17 @@ const ROWS: [Row; 7] = [
 
 fn sizes(row: &Row, background: Background) -> Sizes {
     let (name, pool, slab, table, partitions, flash) = *row;
-    Sizes { name, pool, slab, table, partitions, flash: flash.to_vec(), memory: 4 * MIB, background }
+    Sizes {
+        name,
+        pool,
+        slab,
+        table,
+        partitions,
+        flash: flash.to_vec(),
+        memory: 4 * MIB,
+        background,
+        seed: SEED,
+    }
 }
 
 fn limits(row: &Row) -> Limits {
@@ -35,7 +46,7 @@ fn check_all(mode: Option<LogPlace>) {
     let mut configurations = 0;
     for row in &ROWS {
         for background in [Background::Inline, Background::Threads] {
-            let mut harness = SimHarness::new(sizes(row, background), limits(row), mode);
+            let mut harness = SimHarness::new(Rig::new(sizes(row, background), mode), limits(row));
             random_ops(&mut harness, 100, 400).unwrap_or_else(|failure| panic!("{}: {failure}", row.0));
             full_store_recovers(&mut harness).unwrap_or_else(|failure| panic!("{}: {failure}", row.0));
             configurations += 1;

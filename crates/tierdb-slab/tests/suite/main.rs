@@ -1,5 +1,6 @@
 //! The engine's suites, in one program because each would compile the whole engine again.
 
+mod beside;
 mod configurations;
 mod conformance;
 mod crash;

@@ -1,12 +1,16 @@
-//! A small store with something of everything in it, ways to damage it, and what a damaged store may still say.
+//! The store that is damaged, and that fails.
 
-use crate::harms::Harm;
-use crate::rig::{self, LogPlace, SEED, Sizes, open_logged};
-use std::collections::{BTreeMap, BTreeSet};
-use tierdb_base::{Error, ErrorKind, Result};
-use tierdb_engine::{Durability, Engine, KeyRange, VerifyReport, WriteBatch};
+use crate::rig::{SEED, Sizes};
+pub use tierdb_engine::conformance::harm::damage::Look;
+use tierdb_engine::conformance::harm::harms::{Harmed, PoolParts};
+use tierdb_engine::conformance::harm::{LogPlace, Rig, damage};
 use tierdb_sim::World;
-use tierdb_valuelog::{Background, ValueLog};
+use tierdb_valuelog::Background;
+
+const PAGE: u64 = 4096;
+
+/// A store to damage copies of.
+pub type Base = damage::Base<Sizes>;
 
 /// What the fast tier is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,371 +21,57 @@ pub enum Mode {
     Logged,
 }
 
+impl Mode {
+    /// A store of these sizes.
+    pub fn rig(self, sizes: Sizes) -> Rig<Sizes> {
+        Rig::new(sizes, (self == Mode::Logged).then_some(LogPlace::FastTier))
+    }
+}
+
 /// A store of a few chunks, with as few pages as it can have.
 pub fn sizes() -> Sizes {
+    sizes_with(576 << 10)
+}
+
+/// The same, with so many bytes of flash.
+pub fn sizes_with(flash: u64) -> Sizes {
     Sizes {
         name: "harmed",
         pool: 112 << 10,
         rings: 1,
         ring: 16 << 10,
         chunk: 16 << 10,
-        flash: vec![576 << 10],
+        flash: vec![flash],
         memory: 64 << 10,
         background: Background::Inline,
         seed: SEED,
     }
 }
 
-/// An empty store.
-pub fn empty_world(sizes: &Sizes, mode: Mode) -> World {
-    match mode {
-        Mode::Memory => {
-            let world = rig::world(sizes);
-            drop(rig::open(&world, sizes).expect("a store is created"));
-            world
+impl Harmed for Sizes {
+    fn parts(&self, world: &World) -> PoolParts {
+        let ring = 2 * PAGE..2 * PAGE + u64::from(self.rings) * self.ring;
+        let mut pages = vec![0, PAGE];
+        if world.areas().iter().any(|area| area.name == "pool" && area.len > 0) {
+            let table = world.peek("pool", PAGE, PAGE as usize);
+            let first = ring.end / PAGE;
+            let used = |page: &u64| table[(page - first) as usize * 8] != 0;
+            pages.extend((first..self.pool / PAGE).filter(used).map(|page| page * PAGE));
         }
-        Mode::Logged => rig::logged_world(sizes, LogPlace::FastTier),
-    }
-}
-
-/// Opens the store of a world; never creates one.
-pub fn open(world: &World, sizes: &Sizes, mode: Mode) -> Result<Box<dyn Engine>> {
-    Ok(match mode {
-        Mode::Memory => Box::new(ValueLog::open(rig::media(world, sizes), sizes.options())?),
-        Mode::Logged => Box::new(open_logged(world, sizes, LogPlace::FastTier)?),
-    })
-}
-
-/// A key: most are short, some stand in the leaf with much in common, some do not fit a leaf.
-pub fn key(number: usize) -> Vec<u8> {
-    match number % 8 {
-        3 => format!("long{number:03}-{}", "k".repeat(280)).into_bytes(),
-        5 | 6 => format!("{}-{number:03}", "wide".repeat(45)).into_bytes(),
-        7 => format!("m{number:03}-{}", "m".repeat(240)).into_bytes(),
-        _ => format!("key{number:03}").into_bytes(),
-    }
-}
-
-/// A value that tells its key and how often the key was written.
-pub fn value(number: usize, version: usize) -> Vec<u8> {
-    let len = match (number + version) % 6 {
-        0 => 0,
-        1 => 3000,
-        2 => 700,
-        _ => 20 + number * 7 % 190,
-    };
-    filled(number, version, len)
-}
-
-fn filled(number: usize, version: usize, len: usize) -> Vec<u8> {
-    let mut rng = fastrand::Rng::with_seed((number * 1000 + version) as u64);
-    let mut value = format!("{number}.{version}.").into_bytes();
-    value.extend((0..len).map(|_| rng.u8(..)));
-    value
-}
-
-/// What a store holds, and held.
-#[derive(Clone, Default)]
-pub struct Content {
-    pub entries: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Every value each key ever had.
-    pub history: BTreeMap<Vec<u8>, Vec<Vec<u8>>>,
-}
-
-impl Content {
-    pub fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
-        self.history.entry(key.clone()).or_default().push(value.clone());
-        self.entries.insert(key, value);
-    }
-
-    pub fn delete(&mut self, key: &[u8]) {
-        self.entries.remove(key);
-    }
-
-    /// Keys that are not there: deleted ones, and some that never were.
-    pub fn absent(&self) -> Vec<Vec<u8>> {
-        let gone = self.history.keys().filter(|key| !self.entries.contains_key(*key)).cloned();
-        gone.chain([b"a".to_vec(), b"key0005".to_vec(), b"zz".to_vec()]).collect()
-    }
-}
-
-/// A store to damage copies of.
-pub struct Base {
-    pub mode: Mode,
-    pub sizes: Sizes,
-    pub world: World,
-    pub content: Content,
-    /// The same store at earlier moments: empty, and twice with something in it.
-    pub older: Vec<World>,
-    /// Another store with the same content.
-    pub foreign: World,
-}
-
-struct Writer {
-    engine: Box<dyn Engine>,
-    content: Content,
-}
-
-impl Writer {
-    fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
-        self.engine.put(&key, &value, Durability::Durable).expect("a whole store takes a put");
-        self.content.put(key, value);
-    }
-
-    fn delete(&mut self, number: usize) {
-        self.engine.delete(&key(number), Durability::Durable).expect("a whole store takes a delete");
-        self.content.delete(&key(number));
-    }
-
-    fn batch(&mut self, numbers: &[usize], version: usize) {
-        let mut batch = WriteBatch::new();
-        for number in numbers {
-            batch.put(key(*number), value(*number, version)).expect("a small batch");
-            self.content.put(key(*number), value(*number, version));
+        PoolParts {
+            metadata: pages.iter().flat_map(|page| *page..page + PAGE).collect(),
+            pages,
+            data: ring,
+            // The index's head, the seqno limit and the commit slot.
+            words: vec![64, 72, 128],
+            unit: self.chunk,
         }
-        self.engine.write(&batch, Durability::Durable).expect("a whole store takes a batch");
     }
 }
 
 /// A store to damage, whose last write is in the write buffer.
 pub fn base(mode: Mode) -> Base {
-    let foreign = filled_world(&Sizes { seed: SEED + 1, ..sizes() }, mode).0;
-    let (world, content, older) = filled_world(&sizes(), mode);
-    Base { mode, sizes: sizes(), world, content, older, foreign }
-}
-
-/// A store with keys of all kinds in several leaves, values in the write buffer, on flash and in parts, and
-/// keys that were overwritten and deleted in each of them; what it holds; and how it was before.
-fn filled_world(sizes: &Sizes, mode: Mode) -> (World, Content, Vec<World>) {
-    fastrand::seed(1);
-    let world = empty_world(sizes, mode);
-    let mut older = vec![world.copy()];
-    let engine = open(&world, sizes, mode).expect("a whole store opens");
-    let mut writer = Writer { engine, content: Content::default() };
-    for number in 0..56 {
-        writer.put(key(number), value(number, 0));
-    }
-    writer.put(b"tall".to_vec(), filled(200, 0, 19_000));
-    writer.put(b"tower".to_vec(), filled(201, 0, 30_000));
-    writer.engine.flush().expect("room on flash");
-    older.push(world.copy());
-    for number in (0..56).step_by(3) {
-        writer.put(key(number), value(number, 1));
-    }
-    for number in [1, 4, 11, 14, 29, 31, 37, 46, 53] {
-        writer.delete(number);
-    }
-    writer.batch(&[2, 5, 8, 60, 61], 2);
-    writer.put(b"tower".to_vec(), filled(201, 1, 29_000));
-    writer.engine.flush().expect("room on flash");
-    older.push(world.copy());
-    writer.batch(&[2, 7, 13, 62], 3);
-    for number in [0, 6, 10, 19, 22, 23, 63] {
-        writer.put(key(number), value(number, 4));
-    }
-    for number in [16, 62] {
-        writer.delete(number);
-    }
-    let content = writer.content;
-    drop(writer.engine);
-    (world, content, older)
-}
-
-/// What came of a look at a damaged store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
-    /// It does not open, and says why.
-    Refused,
-    /// It opens; some keys, or none, cannot be read, or `verify` has found something.
-    Noticed { lost: usize },
-    /// All is as it should be.
-    Whole,
-}
-
-/// How closely to look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
-    /// Open, read everything in two ways, verify.
-    Read,
-    /// Then write every key, move everything, and do it again after another open.
-    Write,
-}
-
-impl Base {
-    /// Damages a copy and looks at it.
-    ///
-    /// # Errors
-    /// What must not be: a wrong value, a key that is silently gone, damage that spreads.
-    pub fn harmed(&self, harm: &Harm, look: Look) -> Result<Seen, String> {
-        self.examine(&harm.apply(self), look)
-    }
-
-    /// Looks at the store of `world`, which held this base's content before something happened to it.
-    pub fn examine(&self, world: &World, look: Look) -> Result<Seen, String> {
-        let engine = match open(world, &self.sizes, self.mode) {
-            Ok(engine) => engine,
-            Err(error) => {
-                let says_so = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Refused);
-                return if says_so { Ok(Seen::Refused) } else { Err(format!("open: {error}")) };
-            }
-        };
-        let lost = read_all(&*engine, &self.content)?;
-        let report = engine.verify().map_err(|error| format!("verify: {error}"))?;
-        check_report(&report, &lost)?;
-        let seen = if report.is_clean() { Seen::Whole } else { Seen::Noticed { lost: lost.len() } };
-        if look == Look::Write {
-            self.write_on(engine, world, &lost)?;
-        }
-        Ok(seen)
-    }
-
-    /// What can be written must stay, and what could be read must stay readable.
-    fn write_on(
-        &self,
-        engine: Box<dyn Engine>,
-        world: &World,
-        lost: &BTreeSet<Vec<u8>>,
-    ) -> Result<(), String> {
-        let mut content = self.content.clone();
-        let mut lost = lost.clone();
-        let keys: Vec<Vec<u8>> = content.history.keys().cloned().collect();
-        for (number, key) in keys.iter().enumerate() {
-            if number % 3 == 0 {
-                // Left as they are: no write to others may cost them anything.
-                continue;
-            }
-            let value = filled(number, 90, if number % 5 == 0 { 900 } else { 60 });
-            let written = match number % 4 {
-                0 => engine.delete(key, Durability::Durable).map(|()| None),
-                _ => engine.put(key, &value, Durability::Durable).map(|()| Some(value)),
-            };
-            match written {
-                Ok(Some(value)) => {
-                    content.put(key.clone(), value);
-                    lost.remove(key);
-                }
-                Ok(None) => {
-                    content.delete(key);
-                    lost.remove(key);
-                }
-                Err(error) if error.kind() == ErrorKind::Corrupt => {
-                    lost.insert(key.clone());
-                }
-                Err(error) => return Err(format!("a write to {}: {error}", show(key))),
-            }
-        }
-        let moved = [engine.flush(), engine.compact(), engine.flush()];
-        if let Some(Err(error)) = moved.into_iter().find(std::result::Result::is_err) {
-            return Err(format!("flush or compact: {error}"));
-        }
-        let now = read_all(&*engine, &content)?;
-        if let Some(key) = now.difference(&lost).next() {
-            return Err(format!("{} could be read before other keys were written", show(key)));
-        }
-        drop(engine);
-        let engine =
-            open(world, &self.sizes, self.mode).map_err(|error| format!("a second open: {error}"))?;
-        let now = read_all(&*engine, &content).map_err(|wrong| format!("after a second open: {wrong}"))?;
-        if let Some(key) = now.difference(&lost).next() {
-            return Err(format!("{} could be read before a second open", show(key)));
-        }
-        Ok(())
-    }
-}
-
-fn show(key: &[u8]) -> String {
-    tierdb_base::hex::printable(&key[..key.len().min(40)])
-}
-
-/// An error of a damaged key says that it is damaged, and which key it is.
-fn is_damage(error: &Error) -> bool {
-    matches!(error, Error::Corrupt { key: Some(_), .. })
-}
-
-/// Reads every key and scans, forward and backward. Returns the keys that cannot be read.
-pub fn read_all(engine: &dyn Engine, content: &Content) -> Result<BTreeSet<Vec<u8>>, String> {
-    let mut lost = BTreeSet::new();
-    for (key, value) in &content.entries {
-        match engine.get(key) {
-            Ok(Some(found)) if *found == value[..] => {}
-            Ok(Some(found)) => {
-                let older = content.history.get(key).is_some_and(|all| all.iter().any(|v| *found == v[..]));
-                let what = if older { "an older" } else { "another" };
-                return Err(format!("{}: {what} value, of {} bytes", show(key), found.len()));
-            }
-            Ok(None) => return Err(format!("{}: silently gone", show(key))),
-            Err(error) if is_damage(&error) => {
-                lost.insert(key.clone());
-            }
-            Err(error) => return Err(format!("get of {}: {error}", show(key))),
-        }
-    }
-    for key in content.absent() {
-        match engine.get(&key) {
-            Ok(None) => {}
-            Ok(Some(value)) => return Err(format!("{}: {} bytes are back", show(&key), value.len())),
-            Err(error) if is_damage(&error) => {}
-            Err(error) => return Err(format!("get of {}, which is absent: {error}", show(&key))),
-        }
-    }
-    scan(engine, content, &lost, false)?;
-    scan(engine, content, &lost, true)?;
-    Ok(lost)
-}
-
-fn scan(
-    engine: &dyn Engine,
-    content: &Content,
-    lost: &BTreeSet<Vec<u8>>,
-    reverse: bool,
-) -> Result<(), String> {
-    let mut cursor = engine.cursor(KeyRange::all(), None).map_err(|error| format!("cursor: {error}"))?;
-    let mut expected: Vec<(&Vec<u8>, &Vec<u8>)> = content.entries.iter().collect();
-    if reverse {
-        expected.reverse();
-    }
-    for (key, value) in expected {
-        let next = if reverse { cursor.prev() } else { cursor.next() };
-        match next {
-            Ok(Some((found, bytes))) if found == *key && *bytes == value[..] => {}
-            Ok(Some((found, _))) if found != *key => {
-                return Err(format!(
-                    "scan, reverse {reverse}: {} where {} should be",
-                    show(&found),
-                    show(key)
-                ));
-            }
-            Ok(Some(_)) => return Err(format!("scan: another value of {}", show(key))),
-            Ok(None) => return Err(format!("scan, reverse {reverse}: ends before {}", show(key))),
-            Err(error) if error.kind() == ErrorKind::Corrupt => {
-                let again = if reverse { cursor.prev() } else { cursor.next() };
-                return match again {
-                    Err(error) if error.kind() == ErrorKind::Corrupt => Ok(()),
-                    other => Err(format!("scan: after {error} comes {other:?}")),
-                };
-            }
-            Err(error) => return Err(format!("scan at {}: {error}", show(key))),
-        }
-    }
-    match if reverse { cursor.prev() } else { cursor.next() } {
-        Ok(None) if lost.is_empty() => Ok(()),
-        Ok(None) => Err(format!("scan: passes {} keys that cannot be read", lost.len())),
-        Ok(Some((key, _))) => Err(format!("scan: {} at the end", show(&key))),
-        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(()),
-        Err(error) => Err(format!("scan at the end: {error}")),
-    }
-}
-
-/// Every key that cannot be read is in the report.
-fn check_report(report: &VerifyReport, lost: &BTreeSet<Vec<u8>>) -> Result<(), String> {
-    for key in lost {
-        let covered = report.damage.iter().any(|damage| {
-            damage.first_key.as_ref().is_some_and(|first| first <= key)
-                && damage.last_key.as_ref().is_none_or(|last| key <= last)
-        });
-        if !covered {
-            return Err(format!("verify does not report {}", show(key)));
-        }
-    }
-    Ok(())
+    let sizes = sizes();
+    let foreign = Sizes { seed: SEED + 1, ..sizes.clone() };
+    Base::new(mode.rig(sizes), foreign)
 }

@@ -1,7 +1,7 @@
 //! Damage made so that one comparison of a checksum alone stands between it and a wrong answer. Each test says
 //! in its error what is wrong; with every comparison in its place nothing is.
 
-use crate::base::{self, Mode, open};
+use crate::base::{self, Mode};
 use crate::rig;
 use crate::sites::sites;
 use tierdb_base::{ErrorKind, mutant};
@@ -38,7 +38,7 @@ struct Store {
 impl Store {
     fn new() -> Self {
         fastrand::seed(1);
-        let world = base::empty_world(&base::sizes(), Mode::Memory);
+        let world = Mode::Memory.rig(base::sizes()).empty_world();
         let engine = open_in(&world).expect("a whole store opens");
         Store { world, engine }
     }
@@ -100,7 +100,7 @@ fn shown(value: Option<&[u8]>) -> String {
 }
 
 fn open_in(world: &World) -> tierdb_base::Result<Box<dyn Engine>> {
-    open(world, &base::sizes(), Mode::Memory)
+    Mode::Memory.rig(base::sizes()).open(world)
 }
 
 /// A store in `world` is refused as damaged. If it is not, what `else_` says of it is wrong, or that it opens.
@@ -431,7 +431,7 @@ fn salvaged(world: &World, sizes: &rig::Sizes) -> Result<Entries, String> {
         found.push((salvaged.key, salvaged.value));
         Ok(())
     };
-    salvage(rig::media(world, sizes), each).map_err(|error| error.to_string())?;
+    salvage(Mode::Memory.rig(sizes.clone()).memory_media(world), each).map_err(|error| error.to_string())?;
     Ok(found)
 }
 
@@ -459,9 +459,10 @@ pub fn record_that_is_salvaged() -> Outcome {
 /// A record says that it reaches over the end of what is looked at: others are to be found once all the same.
 pub fn header_that_is_salvaged() -> Outcome {
     let sizes = rig::Sizes { pool: 3 << 20, ring: 2 << 20, ..base::sizes() };
-    let world = rig::world(&sizes);
+    let rig = Mode::Memory.rig(sizes.clone());
+    let world = rig.bare_world();
     world.overwrite("pool", 0, &vec![0; 3 << 20]);
-    let engine = rig::open(&world, &sizes).expect("a store is created");
+    let engine = rig.open_or_create(&world).expect("a store is created");
     engine.put(b"key", b"the value", Durability::Durable).expect("room");
     engine.put(b"other", b"another", Durability::Durable).expect("room");
     let record = find(&world, "pool", 0, b"keythe value") - HEADER;

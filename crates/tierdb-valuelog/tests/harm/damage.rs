@@ -8,14 +8,11 @@
 //! What no store can notice is left out: damage to the last block of a log, which looks like a block that was
 //! being written, and a whole fast tier as it was before, which is a store.
 
-use crate::base::{Base, Look, Mode, Seen, base, open};
-use crate::harms::{Harm, Places};
-use crate::watch::Watch;
+use crate::base::{Look, Mode, base};
 use fastrand::Rng;
-use std::fmt;
-use std::ops::AddAssign;
-use std::time::{Duration, Instant};
 use tierdb_base::{Error, ErrorKind};
+use tierdb_engine::conformance::harm::damage::{Seen, survey};
+use tierdb_engine::conformance::harm::harms::{Harm, Places};
 
 /// Damaged stores that each test opens at least: 200,000 in all.
 const METADATA: u64 = 52_000;
@@ -24,84 +21,12 @@ const LOGGED: u64 = 54_000;
 const STRANGE: u64 = 3_000;
 const _: () = assert!(METADATA + DATA + LOGGED + STRANGE >= 200_000);
 
-/// Counts of damaged stores.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    stores: u64,
-    refused: u64,
-    with_lost_keys: u64,
-    lost_keys: u64,
-    only_verify: u64,
-    harmless: u64,
-}
-
-impl Tally {
-    fn count(&mut self, seen: Seen) {
-        self.stores += 1;
-        match seen {
-            Seen::Refused => self.refused += 1,
-            Seen::Noticed { lost: 0 } => self.only_verify += 1,
-            Seen::Noticed { lost } => {
-                self.with_lost_keys += 1;
-                self.lost_keys += lost as u64;
-            }
-            Seen::Whole => self.harmless += 1,
-        }
-    }
-}
-
-impl AddAssign for Tally {
-    fn add_assign(&mut self, other: Tally) {
-        self.stores += other.stores;
-        self.refused += other.refused;
-        self.with_lost_keys += other.with_lost_keys;
-        self.lost_keys += other.lost_keys;
-        self.only_verify += other.only_verify;
-        self.harmless += other.harmless;
-    }
-}
-
-impl fmt::Display for Tally {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tally { stores, refused, with_lost_keys, lost_keys, only_verify, harmless } = self;
-        write!(
-            f,
-            "{stores} damaged stores: {refused} refused, {with_lost_keys} with {lost_keys} keys lost, {only_verify} \
-             known to verify only, {harmless} as before"
-        )
-    }
-}
-
-/// Looks at a store for each of `harms`, and closely at every `closely`-th.
-fn survey(name: &str, base: &Base, harms: impl IntoIterator<Item = Harm>, closely: u64) -> Tally {
-    let (watch, start) = (Watch::new(), Instant::now());
-    let (mut tally, mut wrong, mut slowest) = (Tally::default(), Vec::new(), (Duration::ZERO, None));
-    for harm in harms {
-        watch.begin(harm.clone());
-        let begun = Instant::now();
-        let look = if tally.stores % closely == 0 { Look::Write } else { Look::Read };
-        match base.harmed(&harm, look) {
-            Ok(seen) => tally.count(seen),
-            Err(what) => {
-                tally.stores += 1;
-                wrong.push(format!("{harm:?}: {what}"));
-            }
-        }
-        if begun.elapsed() > slowest.0 {
-            slowest = (begun.elapsed(), Some(harm));
-        }
-    }
-    println!("{name}: {tally}, in {:.1?}; slowest {slowest:?}", start.elapsed());
-    assert!(wrong.is_empty(), "{} of {}: {:#?}", wrong.len(), tally.stores, &wrong[..wrong.len().min(20)]);
-    tally
-}
-
 #[test]
 fn a_whole_store_is_whole() {
     for mode in [Mode::Memory, Mode::Logged] {
         let base = base(mode);
-        let leaves = Places::of(&base).pages.len();
-        assert!(mode == Mode::Logged || leaves >= 6, "{leaves} pages in use");
+        let pages = Places::of(&base).metadata.len() / 4096;
+        assert!(mode == Mode::Logged || pages >= 6, "{pages} pages in use");
         assert_eq!(base.examine(&base.world.copy(), Look::Write), Ok(Seen::Whole));
     }
 }
@@ -118,7 +43,7 @@ fn flipped_metadata() {
     };
     let mut tally = survey("every byte of metadata, twice", &base, flips(1).chain(flips(2)), 7);
     assert!(tally.with_lost_keys > 1000, "{tally}");
-    let header = (0..3000).map(|_| places.header_word(&mut rng));
+    let header = (0..3000).map(|_| places.word(&mut rng));
     tally += survey("words of the header", &base, header, 3);
     assert!(tally.stores >= METADATA, "{tally}");
 }
@@ -169,10 +94,10 @@ fn strange_media() {
         let seen = survey("flash as it was earlier", &base, older, 1);
         assert_eq!(seen.with_lost_keys, seen.stores);
         tally += seen;
-        let fast = if base.mode == Mode::Memory { "pool" } else { "fast" };
+        let fast = if base.rig.log.is_none() { "pool" } else { "fast" };
         for device in ["flash0", fast] {
             let emptied = Harm::Emptied { device }.apply(&base);
-            assert!(open(&emptied, &base.sizes, base.mode).is_err(), "{:?}, {device} is empty", base.mode);
+            assert!(base.rig.open(&emptied).is_err(), "{:?}, {device} is empty", base.rig.log);
         }
     }
     assert!(tally.stores >= STRANGE, "{tally}");
@@ -184,7 +109,7 @@ fn a_newer_format_is_refused_as_such() {
         let base = base(mode);
         let world = base.world.copy();
         world.overwrite(area, at, &2u32.to_le_bytes());
-        match open(&world, &base.sizes, mode) {
+        match base.rig.open(&world) {
             Err(Error::NewerFormat { found: 2, newest: 1, place }) => assert_eq!(&*place.file, area),
             Err(error) => panic!("{area}: {error}"),
             Ok(_) => panic!("{area} was opened"),
@@ -203,7 +128,7 @@ fn an_older_fast_tier_gives_nothing_that_never_was() {
         let device = if mode == Mode::Memory { "pool" } else { "fast" };
         for copy in 0..base.older.len() {
             let world = Harm::Older { device, copy }.apply(&base);
-            let engine = open(&world, &base.sizes, mode).expect("it was whole");
+            let engine = base.rig.open(&world).expect("it was whole");
             for (key, history) in &base.content.history {
                 match engine.get(key) {
                     Ok(Some(value)) => {

@@ -1,291 +1,24 @@
 //! Goal: whichever operation of a device fails, and however, the store gives no wrong answer and loses nothing it
 //! has acknowledged; it neither panics nor hangs; after a failure that leaves open what is on media it reads on
 //! and refuses to write until it is opened again, and after any other it goes on by itself.
-//! Method: three scripts, on memory and with a logged pool; each done once for every operation of every class
-//! and every kind of fault, which fails once or from then on, while the store works, closes or opens. What it
-//! then holds, and what it holds after a power loss and after another open, is compared with what was
-//! acknowledged. Then each place that heeds a failure is made to ignore it, and the suite must fail.
+//! Method: that of the suite that engines share.
 
-use crate::base::{Mode, empty_world};
-use crate::rig::{SEED, Sizes};
-use crate::steps::{Known, Runner, Step};
-use crate::watch::Watch;
-use parking_lot::Mutex;
-use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
-use tierdb_base::mutant::{self, Site};
-use tierdb_engine::Durability::{Durable, Grouped};
-use tierdb_sim::{Budget, CrashModel, FaultKind, FaultPlan, Ops, World};
+use crate::base::sizes_with;
+use crate::rig::Sizes;
+use tierdb_engine::conformance::harm::faults::{Script, ignore_each, sweep};
 use tierdb_valuelog::Background;
 
 /// Runs of scripts that meet a fault.
 const LEAST_RUNS: u64 = 6000;
 
-/// Every kind; a stall that goes on takes less each time.
-const KINDS: [[FaultKind; 2]; 6] = [
-    [FaultKind::Eio; 2],
-    [FaultKind::Enospc; 2],
-    [FaultKind::Short; 2],
-    [FaultKind::Interrupted; 2],
-    [FaultKind::SyncError; 2],
-    [FaultKind::Stall(Duration::from_millis(2)), FaultKind::Stall(Duration::from_micros(10))],
-];
-
-/// Operations that fail each for itself: what a failure means depends on what failed.
-const CLASSES: [(&str, Ops); 6] = [
-    ("read", Ops::READ),
-    ("write", Ops::WRITE),
-    ("sync", Ops::SYNC),
-    ("resize", Ops::RESIZE),
-    ("names", Ops::NAMES),
-    ("lookup", Ops::LOOKUP),
-];
-
-/// Steps with the store that they start from.
-struct Script {
-    name: &'static str,
-    mode: Mode,
-    sizes: Sizes,
-    world: World,
-    known: Known,
-    steps: Vec<Step>,
-}
-
-fn sizes(flash: u64) -> Sizes {
-    Sizes {
-        name: "failing",
-        pool: 112 << 10,
-        rings: 1,
-        ring: 16 << 10,
-        chunk: 16 << 10,
-        flash: vec![flash],
-        memory: 64 << 10,
-        background: Background::Inline,
-        seed: SEED,
-    }
-}
-
-impl Script {
-    fn new(name: &'static str, mode: Mode, flash: u64, first: &[Step], steps: Vec<Step>) -> Self {
-        fastrand::seed(1);
-        let sizes = sizes(flash);
-        let world = empty_world(&sizes, mode);
-        let mut runner = Runner::new(&world, &sizes, mode, Known::new());
-        runner.run(first).expect("no faults yet");
-        let known = runner.into_known();
-        Script { name, mode, sizes, world, known, steps }
-    }
-
-    /// Few keys, overwritten and deleted: the ring goes around, chunks are filled and collected.
-    fn overwrite(mode: Mode) -> Self {
-        let put = |n: usize, key: usize| Step::Put(key, 200 + n * 331 % 1700, Durable);
-        // A log that is nearly full makes room while the script runs.
-        let before = if mode == Mode::Logged { 156 } else { 40 };
-        let first: Vec<Step> = (0..before).map(|n| put(n, n % 14)).chain([Step::Flush]).collect();
-        let mut steps = Vec::new();
-        for n in 0..54 {
-            steps.push(put(n, n * 5 % 14));
-            match n % 9 {
-                2 => steps.push(Step::Delete(n % 14)),
-                4 => steps.push(Step::Get(n * 3 % 14)),
-                6 => steps.push(Step::Put(n % 14, 60, Grouped)),
-                _ => {}
-            }
-            match n {
-                20 => steps.push(Step::Flush),
-                33 => steps.push(Step::Compact),
-                40 => steps.push(Step::Sync),
-                _ => {}
-            }
-        }
-        steps.extend([Step::Flush, Step::Compact, Step::Scan]);
-        Script::new("overwrite", mode, 160 << 10, &first, steps)
-    }
-
-    /// Values longer than a chunk, batches that fit the ring and that do not, ranges deleted.
-    fn long(mode: Mode) -> Self {
-        let first: Vec<Step> = (0..24)
-            .map(|n| Step::Put(n, if n % 6 == 0 { 20_000 } else { 300 }, Durable))
-            .chain([Step::Flush])
-            .collect();
-        let mut steps = Vec::new();
-        for n in 0..6 {
-            let at = n * 4;
-            steps.push(Step::Put(at, 17_000 + n * 4000, Durable));
-            steps.push(Step::Batch(vec![(at + 1, Some(500)), (at + 2, None), (40 + n, Some(90))], Durable));
-            steps.push(Step::Get(at));
-            steps.push(Step::Batch(
-                vec![(at, Some(9000)), (at + 3, Some(6000)), (50, Some(5000)), (51, Some(20_000 * (n % 2)))],
-                if n % 2 == 0 { Grouped } else { Durable },
-            ));
-            steps.push(Step::Put(at + 3, 40, Grouped));
-            if n % 2 == 1 {
-                steps.push(Step::DeleteRange(at - 4, at + 2));
-            }
-        }
-        steps.extend([
-            Step::Flush,
-            Step::DeleteRange(0, 61),
-            Step::Scan,
-            Step::Compact,
-            Step::Put(7, 17_000, Durable),
-        ]);
-        Script::new("long", mode, 512 << 10, &first, steps)
-    }
-
-    /// Readers of the past while the present is written, moved, closed and opened again.
-    fn readers(mode: Mode) -> Self {
-        let first: Vec<Step> = (0..20).map(|n| Step::Put(n, 100 + n * 97 % 900, Durable)).collect();
-        let write = |n: usize| Step::Put(n * 3 % 20, 150 + n * 211 % 1200, Durable);
-        let mut steps = vec![Step::Snapshot];
-        steps.extend((0..8).map(write));
-        steps.extend([Step::Delete(4), Step::Flush, Step::Get(2), Step::LookBack, Step::Scan]);
-        steps.push(Step::Reopen { close: true });
-        steps.extend((8..14).map(write));
-        steps.extend([Step::Snapshot, Step::Batch(vec![(1, None), (30, Some(800))], Durable), Step::Flush]);
-        steps.extend((14..18).map(write));
-        steps.extend([
-            Step::Compact,
-            Step::LookBack,
-            Step::Put(31, 50, Grouped),
-            Step::Put(32, 18_000, Durable),
-        ]);
-        steps.push(Step::Reopen { close: false });
-        steps.extend((18..24).map(write));
-        steps.extend([Step::Scan, Step::Get(32), Step::Flush]);
-        Script::new("readers", mode, 256 << 10, &first, steps)
-    }
-
-    fn all(background: Background) -> Vec<Script> {
-        let of = |mode| [Script::overwrite(mode), Script::long(mode), Script::readers(mode)];
-        let scripts = [Mode::Memory, Mode::Logged].into_iter().flat_map(of);
-        let with = |script: Script| Script { sizes: Sizes { background, ..script.sizes }, ..script };
-        scripts.map(with).collect()
-    }
-}
-
-/// Whether a failure of this kind leaves open what is on media.
-fn leaves_open(kind: FaultKind, class: &str) -> bool {
-    match kind {
-        FaultKind::Stall(_) => false,
-        FaultKind::Enospc => class == "sync",
-        _ => class == "write" || class == "sync",
-    }
-}
-
-impl Script {
-    /// Runs it with a plan. How many faults it met.
-    fn fail(&self, class: &str, plan: FaultPlan) -> Result<u64, String> {
-        fastrand::seed(plan.nth);
-        let world = self.world.copy();
-        let mut runner = Runner::new(&world, &self.sizes, self.mode, self.known.clone());
-        world.inject(plan.clone());
-        let ended = runner.run(&self.steps);
-        let hit = world.heal().hit;
-        ended?;
-        let must_latch = runner.hit() > 0 && leaves_open(plan.kind, class);
-        let latched = runner.is_latched_soon(must_latch);
-        if must_latch && !latched {
-            return Err("a write or sync failed, and the store takes more".into());
-        }
-        let passes = matches!(plan.kind, FaultKind::Stall(_)) || class == "read";
-        if latched && (passes || plan.kind == FaultKind::Enospc && class == "write" && !plan.persistent) {
-            return Err("the store refuses to write after a failure that passes".into());
-        }
-        if hit == 0 && plan.nth > 1 {
-            return Ok(0);
-        }
-        runner.check_healed().map_err(|wrong| format!("healed: {wrong}"))?;
-        let budget = Budget { none: true, all: false, one_in: 0, one_out: 0, torn: 1, random: 1 };
-        let models = [if plan.nth.is_multiple_of(2) { CrashModel::X86 } else { CrashModel::WEAK }];
-        for image in world.capture().images(&models, plan.nth, &budget) {
-            let held = runner.known.check(&image.world, &self.sizes, self.mode);
-            held.map_err(|wrong| format!("after a power loss, {image:?}: {wrong}"))?;
-        }
-        runner.check_reopened().map_err(|wrong| format!("opened again: {wrong}"))?;
-        Ok(hit)
-    }
-
-    /// Fails every operation in turn. How many runs met a fault; or the first that went wrong.
-    fn fail_all(
-        &self,
-        watch: &Watch<String>,
-        kinds: &[[FaultKind; 2]],
-        classes: &[(&str, Ops)],
-        stride: usize,
-    ) -> Result<u64, String> {
-        let mut runs = 0;
-        for kind in kinds {
-            for (class, ops) in classes.iter().copied() {
-                for persistent in [false, true] {
-                    for nth in (1..).step_by(stride) {
-                        let kind = kind[usize::from(persistent)];
-                        let plan = FaultPlan { nth, kind, persistent, ops, device: None };
-                        let case = format!("{}, {:?}, {class}, {plan:?}", self.name, self.mode);
-                        watch.begin(case.clone());
-                        match self.fail(class, plan) {
-                            Ok(0) => break,
-                            Ok(_) => runs += 1,
-                            Err(wrong) => return Err(format!("{case}: {wrong}")),
-                        }
-                    }
-                }
-            }
-        }
-        Ok(runs)
-    }
-}
-
-/// Fails every `stride`-th operation of `scripts`, those of each mode on a thread. How many runs met a fault.
-fn sweep(scripts: &[Script], stride: usize) -> u64 {
-    let start = Instant::now();
-    let of = |mode: Mode| {
-        let watch = Watch::new();
-        let (mut runs, mut wrong) = (0, Vec::new());
-        for script in scripts.iter().filter(|script| script.mode == mode) {
-            for kind in KINDS {
-                let begun = Instant::now();
-                match script.fail_all(&watch, &[kind], &CLASSES, stride) {
-                    Ok(met) => {
-                        println!(
-                            "{} {mode:?} {:?}: {met} runs, {:.1?}",
-                            script.name,
-                            kind[0],
-                            begun.elapsed()
-                        );
-                        runs += met;
-                    }
-                    Err(what) => wrong.push(what),
-                }
-            }
-        }
-        (runs, wrong)
-    };
-    let ((memory, mut wrong), (logged, more)) = std::thread::scope(|scope| {
-        let logged = scope.spawn(|| of(Mode::Logged));
-        (of(Mode::Memory), logged.join().expect("no panic"))
-    });
-    wrong.extend(more);
-    println!("{} runs that met a fault, in {:.1?}", memory + logged, start.elapsed());
-    assert!(wrong.is_empty(), "{wrong:#?}");
-    memory + logged
-}
-
 #[test]
 fn a_failure_of_any_operation_loses_nothing() {
-    let scripts = Script::all(Background::Inline);
+    let scripts = Script::all(sizes_with);
     // Without a fault they do what they are for.
-    let did = |script: &Script| {
-        let world = script.world.copy();
-        let mut runner = Runner::new(&world, &script.sizes, script.mode, script.known.clone());
-        runner.run(&script.steps).expect("no faults");
-        runner.counters()
-    };
-    for script in scripts.iter().filter(|script| script.name == "overwrite") {
-        for (counter, count) in did(script) {
+    for script in scripts.iter().filter(|script| script.name().0 == "overwrite") {
+        for (counter, count) in script.counters() {
             let wanted = ["reclaimed_records", "absorbed_records", "collected_chunks", "flash_reads"];
-            assert!(count > 0 || !wanted.contains(&counter), "{counter} of {:?}", script.mode);
+            assert!(count > 0 || !wanted.contains(&counter), "{counter} of {:?}", script.name());
         }
     }
     let runs = sweep(&scripts, 1);
@@ -294,62 +27,19 @@ fn a_failure_of_any_operation_loses_nothing() {
 
 #[test]
 fn background_threads_meet_failures_too() {
-    let scripts = Script::all(Background::Threads);
+    let threads = |sizes: Sizes| Sizes { background: Background::Threads, ..sizes };
+    let scripts: Vec<_> = Script::all(sizes_with).into_iter().map(|script| script.with(threads)).collect();
     let runs = sweep(&scripts, 11);
     assert!(runs >= LEAST_RUNS / 20, "{runs} runs");
 }
 
-/// Goal: the suite notices wherever a failure is ignored, or does not make the store read-only.
-/// Method: list the places that heed a failure or latch after it; leave out one at a time, and fail operations
-/// until something is found wrong.
 #[test]
 fn a_failure_that_is_ignored_is_noticed() {
-    let scripts = Script::all(Background::Inline);
-    // What leaves open what is on media.
-    let (kinds, classes) = ([KINDS[0], KINDS[2], KINDS[4]], [CLASSES[1], CLASSES[2]]);
-    let mut sites = BTreeSet::new();
-    for script in &scripts {
-        let world = script.world.copy();
-        let mut runner = Runner::new(&world, &script.sizes, script.mode, script.known.clone());
-        let working = script.steps.iter().filter(|step| !matches!(step, Step::Reopen { .. }));
-        let working: Vec<Step> = working.cloned().collect();
-        // Those of opening a logged pool are ignored in its own suite.
-        let heeding = mutant::record(|| assert!(runner.run(&working).is_ok()));
-        sites.extend(heeding.into_keys().filter(|site| site.what == "failure"));
-        let watch = Watch::new();
-        let failing = || assert_eq!(script.fail_all(&watch, &kinds[..1], &classes, 1).err(), None);
-        sites.extend(mutant::record(failing).into_keys().filter(|site| site.what == "latch"));
-    }
-    let ours = |site: &Site| site.file.contains("valuelog/src") || site.file.contains("tierdb-log/src");
-    let sites: Vec<Site> = sites.into_iter().filter(ours).collect();
-    let (queue, missed) = (Mutex::new(sites.clone()), Mutex::new(Vec::new()));
-    let try_all = || {
-        let watch = Watch::new();
-        while let Some(site) = { queue.lock().pop() } {
-            let start = Instant::now();
-            let notices = |script: &&Script, stride: usize| {
-                let failed = || script.fail_all(&watch, &kinds, &classes, stride).is_err();
-                // A panic is noticed too.
-                mutant::without(site, || catch_unwind(AssertUnwindSafe(failed)).unwrap_or(true))
-            };
-            let passing = |script: &&Script| script.mode == Mode::Logged || site.file.contains("valuelog");
-            // Few operations first: most of them tell.
-            let found = [7, 1]
-                .into_iter()
-                .find_map(|stride| scripts.iter().filter(passing).find(|script| notices(script, stride)));
-            match found {
-                Some(script) => {
-                    println!("{site}: {} {:?}, {:.1?}", script.name, script.mode, start.elapsed())
-                }
-                None => missed.lock().push(site),
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        scope.spawn(try_all);
-        try_all();
-    });
-    let missed = missed.into_inner();
-    assert!(sites.len() >= 12, "only {sites:#?}");
-    assert!(missed.is_empty(), "{} of {} are not noticed: {missed:#?}", missed.len(), sites.len());
+    let in_log = |site: &tierdb_base::mutant::Site| site.file.contains("tierdb-log/src");
+    let sites = ignore_each(
+        &Script::all(sizes_with),
+        |site| site.file.contains("valuelog/src") || in_log(site),
+        in_log,
+    );
+    assert!(sites >= 12, "only {sites}");
 }

@@ -6,13 +6,10 @@ mod base;
 mod crafted;
 mod damage;
 mod faults;
-mod harms;
 mod mutants;
 #[allow(dead_code, reason = "the other suites use the rest")]
 #[path = "../rig/mod.rs"]
 mod rig;
 #[path = "../sites/mod.rs"]
 mod sites;
-mod steps;
 mod sums;
-mod watch;

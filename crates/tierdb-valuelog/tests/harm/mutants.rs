@@ -4,12 +4,12 @@
 //! found wrong. More stores are damaged until every comparison was found to be needed.
 
 use crate::base::{Base, Look, Mode, base};
-use crate::harms::{Harm, Places};
 use fastrand::Rng;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tierdb_base::mutant::{self, Site};
+use tierdb_engine::conformance::harm::harms::{Harm, Places};
 
 /// Damaged stores of a round, and most rounds.
 const ROUND: usize = 1500;
@@ -35,7 +35,7 @@ fn harms(base: &Base, seed: u64) -> impl Iterator<Item = Harm> {
             0..3 => places.metadata_flip(rng.usize(..places.metadata.len()), &mut rng),
             3 => places.data_flip(&mut rng),
             4 | 5 => places.scribble(&mut rng),
-            6 => places.header_word(&mut rng),
+            6 => places.word(&mut rng),
             _ => coarse.pop().unwrap_or_else(|| places.data_flip(&mut rng)),
         })
     })

@@ -1,7 +1,8 @@
 //! Goal: the engine is the same store whatever its sizes and mode.
 //! Method: random operations against the model on many configurations, tiny tiers among them.
 
-use crate::rig::{LogPlace, SEED, SimHarness, Sizes};
+use crate::rig::{SEED, Sizes};
+use tierdb_engine::conformance::harm::{LogPlace, Rig, SimHarness};
 use tierdb_engine::conformance::{Limits, full_store_recovers, random_ops};
 use tierdb_valuelog::Background;
 
@@ -36,7 +37,7 @@ fn check_all(mode: Option<LogPlace>) {
     let mut configurations = 0;
     for row in &ROWS {
         for background in [Background::Inline, Background::Threads] {
-            let mut harness = SimHarness::new(sizes(row, background), limits(row), mode);
+            let mut harness = SimHarness::new(Rig::new(sizes(row, background), mode), limits(row));
             random_ops(&mut harness, 100, 400).unwrap_or_else(|failure| panic!("{}: {failure}", row.0));
             full_store_recovers(&mut harness).unwrap_or_else(|failure| panic!("{}: {failure}", row.0));
             configurations += 1;

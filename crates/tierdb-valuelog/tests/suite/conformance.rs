@@ -1,26 +1,31 @@
 //! The engine keeps the contract in the three hardware modes.
 
 mod byte_addressable {
-    use crate::rig::{SimHarness, Sizes};
+    use crate::rig::Sizes;
     use tierdb_engine::conformance::Limits;
+    use tierdb_engine::conformance::harm::{Rig, SimHarness};
 
-    tierdb_engine::conformance!(SimHarness::new(Sizes::roomy(), Limits::default(), None));
+    tierdb_engine::conformance!(SimHarness::new(Rig::new(Sizes::roomy(), None), Limits::default()));
 }
 
 mod block_fast_tier {
-    use crate::rig::{LogPlace, SimHarness, Sizes};
+    use crate::rig::Sizes;
     use tierdb_engine::conformance::Limits;
+    use tierdb_engine::conformance::harm::{LogPlace, Rig, SimHarness};
 
-    tierdb_engine::conformance!(SimHarness::new(Sizes::roomy(), Limits::default(), Some(LogPlace::FastTier)));
+    tierdb_engine::conformance!(SimHarness::new(
+        Rig::new(Sizes::roomy(), Some(LogPlace::FastTier)),
+        Limits::default()
+    ));
 }
 
 mod one_plain_ssd {
-    use crate::rig::{LogPlace, SimHarness, Sizes};
+    use crate::rig::Sizes;
     use tierdb_engine::conformance::Limits;
+    use tierdb_engine::conformance::harm::{LogPlace, Rig, SimHarness};
 
     tierdb_engine::conformance!(SimHarness::new(
-        Sizes::roomy(),
-        Limits::default(),
-        Some(LogPlace::WithValues)
+        Rig::new(Sizes::roomy(), Some(LogPlace::WithValues)),
+        Limits::default()
     ));
 }

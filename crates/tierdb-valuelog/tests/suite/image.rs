@@ -2,15 +2,17 @@
 //! and is the same store; once it is open, no crash brings the image back.
 //! Method: stores with something of everything, closed; the media as they may be after a crash then, opened.
 
-use crate::crash::{MODES, open};
-use crate::rig::script::{self, Known, Script};
-use crate::rig::{LogPlace, Sizes, logged_world, world};
+use crate::rig::Sizes;
 use tierdb_base::mutant::{self, Site};
 use tierdb_engine::conformance::Oracle;
+use tierdb_engine::conformance::harm::script::{self, Known, Script};
+use tierdb_engine::conformance::harm::{LogPlace, Rig};
 use tierdb_engine::{Durability, Engine};
 use tierdb_pmem::Pool;
 use tierdb_sim::{Budget, CrashModel, World};
 
+const MODES: [Option<LogPlace>; 4] =
+    [None, Some(LogPlace::FastTier), Some(LogPlace::WithValues), Some(LogPlace::TwoFastTiers)];
 /// Byte of the pool's word that names the image.
 const IMAGE_AT: u64 = 1024;
 
@@ -23,13 +25,16 @@ fn sizes() -> Sizes {
     Sizes { pool: 512 << 10, flash: vec![512 << 10, 256 << 10], ..Sizes::tiny() }
 }
 
+fn rig(log: Option<LogPlace>) -> Rig<Sizes> {
+    Rig::new(sizes(), log)
+}
+
 /// A store on which `script` has run, and what it holds.
 fn closed(script: &Script, mode: Option<LogPlace>, seed: u64) -> (World, Oracle) {
-    let sizes = sizes();
-    let world = mode.map_or_else(|| world(&sizes), |place| logged_world(&sizes, place));
+    let world = rig(mode).empty_world();
     let known = Known::new(Oracle::new());
     fastrand::seed(seed);
-    let engine = open(&world, &sizes, mode).expect("a whole store opens");
+    let engine = rig(mode).open(&world).expect("a whole store opens");
     assert!(script::run_on(script, 2 * seed, &*engine, &known), "it was closed");
     (world, known.get())
 }
@@ -46,7 +51,7 @@ fn all_are_quick() -> bool {
         (0..4).zip(&Script::ALL).all(|(seed, script)| {
             let (world, oracle) = closed(script, *mode, seed);
             after_power_loss(&world, seed).iter().all(|image| {
-                let engine = open(image, &sizes(), *mode).expect("a closed store opens");
+                let engine = rig(*mode).open(image).expect("a closed store opens");
                 was_quick(&*engine)
                     && oracle.check(&*engine).is_ok()
                     && engine.verify().is_ok_and(|v| v.is_clean())
@@ -75,7 +80,7 @@ fn is_taken_away() -> bool {
     let (world, _) = closed(&Script::OVERWRITE, None, 3);
     let named = |world: &World| world.pool("pool").load(IMAGE_AT) << 23 != 0;
     assert!(named(&world), "a closed store has one");
-    let engine = open(&world, &sizes(), None).expect("a closed store opens");
+    let engine = rig(None).open(&world).expect("a closed store opens");
     engine.put(b"later", b"value", Durability::Durable).expect("room");
     let left = after_power_loss(&world, 3);
     !left.iter().any(named)
@@ -93,13 +98,13 @@ fn an_image_is_taken_away() {
 fn an_image_is_used_once() {
     for mode in MODES {
         let (world, oracle) = closed(&Script::OVERWRITE, mode, 3);
-        let engine = open(&world, &sizes(), mode).expect("a closed store opens");
+        let engine = rig(mode).open(&world).expect("a closed store opens");
         assert!(was_quick(&*engine));
         let killed = world.copy();
         engine.put(b"later", b"value", Durability::Durable).expect("room");
         let later = world.copy();
         for (world, has_more) in [(killed, false), (later, true)] {
-            let engine = open(&world, &sizes(), mode).expect("a store opens after a kill");
+            let engine = rig(mode).open(&world).expect("a store opens after a kill");
             assert!(!was_quick(&*engine), "{mode:?}: the image was used before");
             assert_eq!(engine.get(b"later").expect("whole").is_some(), has_more);
             if !has_more {
@@ -112,14 +117,14 @@ fn an_image_is_used_once() {
 #[test]
 fn there_is_no_image_while_a_snapshot_is_open() {
     let (world, _) = closed(&Script::OVERWRITE, None, 3);
-    let engine = open(&world, &sizes(), None).expect("opens");
+    let engine = rig(None).open(&world).expect("opens");
     engine.put(b"key", b"old", Durability::Durable).expect("room");
     let snapshot = engine.snapshot().expect("a snapshot");
     engine.delete(b"key", Durability::Durable).expect("room");
     engine.close().expect("closes");
     drop(snapshot);
     drop(engine);
-    let engine = open(&world, &sizes(), None).expect("opens");
+    let engine = rig(None).open(&world).expect("opens");
     assert!(!was_quick(&*engine));
     assert!(engine.get(b"key").expect("whole").is_none());
     assert!(engine.verify().expect("verifies").is_clean());
@@ -144,7 +149,7 @@ fn what_was_changed_behind_the_back_of_an_image_is_looked_at() {
         let image = world.copy();
         let page = pages[rng.usize(..pages.len())];
         image.overwrite("pool", page * 4096 + rng.u64(..4096), &[rng.u8(..)]);
-        let Ok(engine) = open(&image, &sizes(), None) else { continue };
+        let Ok(engine) = rig(None).open(&image) else { continue };
         match was_quick(&*engine) {
             true => quick += 1,
             false => slow += 1,

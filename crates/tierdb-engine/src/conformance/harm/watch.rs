@@ -15,6 +15,8 @@ pub struct Watch<T> {
 }
 
 impl<T: std::fmt::Debug + Send + 'static> Watch<T> {
+    /// No step yet.
+    #[allow(clippy::new_without_default, reason = "it starts a thread")]
     pub fn new() -> Self {
         let step = Arc::new(Mutex::new((Instant::now(), None::<T>)));
         let stop = Arc::new(AtomicBool::new(false));

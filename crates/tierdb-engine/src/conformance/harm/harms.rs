@@ -1,7 +1,7 @@
 //! Ways to damage a store, as values: what failed is printed, and can be done again.
 
-use crate::base::{Base, Mode};
-use crate::rig;
+use super::damage::Base;
+use super::rig::{Rig, Sizes};
 use fastrand::Rng;
 use std::ops::Range;
 use tierdb_sim::World;
@@ -12,6 +12,7 @@ const LOG: &str = "fast/pool.log";
 
 /// One way to damage a store.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the fields are what the variants say")]
 pub enum Harm {
     /// One bit of one byte.
     Flip { area: String, at: u64, bit: u32 },
@@ -37,11 +38,11 @@ pub enum Harm {
 
 impl Harm {
     /// The store of `base`, damaged.
-    pub fn apply(&self, base: &Base) -> World {
+    pub fn apply<S: Sizes>(&self, base: &Base<S>) -> World {
         match self {
             Harm::Older { device, copy } => return base.world.copy_with(device, &base.older[*copy]),
             Harm::Emptied { device } => {
-                let empty = rig::world(&base.sizes);
+                let empty = Rig::new(base.rig.sizes.clone(), None).bare_world();
                 empty.add_dir("fast");
                 return base.world.copy_with(device, &empty);
             }
@@ -64,7 +65,7 @@ impl Harm {
             Harm::Older { .. } | Harm::Emptied { .. } => {}
             Harm::Noise { seed } => {
                 let mut rng = Rng::with_seed(*seed);
-                let len = base.sizes.pool as usize - 64;
+                let len = base.rig.sizes.media().pool as usize - 64;
                 let noise: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(len).collect();
                 world.overwrite("pool", 64, &noise);
             }
@@ -88,28 +89,44 @@ impl Harm {
     }
 }
 
+/// What an engine has in its pool, for damage.
+pub struct PoolParts {
+    /// Bytes that are not values.
+    pub metadata: Vec<u64>,
+    /// Pages with metadata.
+    pub pages: Vec<u64>,
+    /// Where values are.
+    pub data: Range<u64>,
+    /// Words that are changed one by one, and are not covered by the checksum of a whole.
+    pub words: Vec<u64>,
+    /// Bytes of the unit in which flash is filled.
+    pub unit: u64,
+}
+
+/// An engine that knows where it keeps things.
+pub trait Harmed: Sizes {
+    /// What the pool of the store in `world` is made of.
+    fn parts(&self, world: &World) -> PoolParts;
+}
+
 /// The parts of a store that are damaged in turn.
 pub struct Places {
     /// Name and length of every pool and file.
     pub areas: Vec<(String, u64)>,
-    /// Bytes of the pool that are not write buffer.
+    /// Bytes of a byte-addressable pool that are not values.
     pub metadata: Vec<u64>,
-    /// Where pages of the pool in use are.
-    pub pages: Vec<u64>,
-    /// The write buffer.
-    pub ring: Range<u64>,
+    parts: PoolParts,
     /// Where there is something in each file, by sector.
     sectors: Vec<(String, Vec<u64>)>,
     /// The last block of the log. Damage to it cannot be told from a block that was being written.
     last_block: Range<u64>,
-    chunk: u64,
 }
 
 impl Places {
-    pub fn of(base: &Base) -> Self {
+    /// The parts of the store of `base`.
+    pub fn of<S: Harmed>(base: &Base<S>) -> Self {
         let areas: Vec<(String, u64)> =
             base.world.areas().into_iter().map(|area| (area.name, area.len)).collect();
-        let ring = 2 * PAGE..2 * PAGE + u64::from(base.sizes.rings) * base.sizes.ring;
         let files = areas.iter().filter(|(area, _)| area != "pool");
         let mut places = Places {
             sectors: files
@@ -117,20 +134,12 @@ impl Places {
                 .collect(),
             areas,
             metadata: Vec::new(),
-            pages: vec![0, PAGE],
-            ring: ring.clone(),
+            parts: base.rig.sizes.parts(&base.world),
             last_block: 0..0,
-            chunk: base.sizes.chunk,
         };
-        match base.mode {
-            Mode::Memory => {
-                let table = base.world.peek("pool", PAGE, PAGE as usize);
-                let first = ring.end / PAGE;
-                let used = |page: &u64| table[(page - first) as usize * 8] != 0;
-                places.pages.extend((first..base.sizes.pool / PAGE).filter(used).map(|page| page * PAGE));
-                places.metadata = places.pages.iter().flat_map(|page| *page..page + PAGE).collect();
-            }
-            Mode::Logged => places.last_block = last_block(&base.world, places.len_of(LOG)),
+        match base.rig.log {
+            None => places.metadata = places.parts.metadata.clone(),
+            Some(_) => places.last_block = last_block(&base.world, places.len_of(LOG)),
         }
         places
     }
@@ -159,10 +168,10 @@ impl Places {
         bytes.step_by(stride).map(move |(area, at)| Harm::Flip { area: area.clone(), at, bit: rng.u32(..8) })
     }
 
-    /// A bit of the write buffer, or of a file, flipped.
+    /// A bit of where values are, flipped.
     pub fn data_flip(&self, rng: &mut Rng) -> Harm {
         let (area, at) = match self.areas[rng.usize(..self.areas.len())].0.as_str() {
-            "pool" => ("pool".into(), rng.u64(self.ring.clone())),
+            "pool" => ("pool".into(), rng.u64(self.parts.data.clone())),
             _ => self.in_file(rng),
         };
         Harm::Flip { area, at, bit: rng.u32(..8) }
@@ -183,7 +192,7 @@ impl Places {
             "pool" => ("pool".into(), self.in_use(rng)),
             _ => {
                 let (area, at) = self.in_file(rng);
-                let last = self.len_of(&area) - PAGE;
+                let last = self.len_of(&area).saturating_sub(PAGE);
                 (area, at.min(last))
             }
         };
@@ -205,19 +214,19 @@ impl Places {
 
     fn in_use(&self, rng: &mut Rng) -> u64 {
         match rng.bool() {
-            true => rng.u64(self.ring.clone()),
-            false => self.pages[rng.usize(..self.pages.len())] + rng.u64(..PAGE - 1500),
+            true => rng.u64(self.parts.data.clone()),
+            false => self.parts.pages[rng.usize(..self.parts.pages.len())] + rng.u64(..PAGE - 1500),
         }
     }
 
-    /// Words of the pool's header after its checksum: the index's head, the seqno limit and the commit slot.
-    pub fn header_word(&self, rng: &mut Rng) -> Harm {
-        let at = [64, 72, 128][rng.usize(..3)];
+    /// One of the pool's single words overwritten.
+    pub fn word(&self, rng: &mut Rng) -> Harm {
+        let at = self.parts.words[rng.usize(..self.parts.words.len())];
         let word = match rng.u8(..5) {
             0 => 0,
             1 => u64::MAX - rng.u64(..64),
-            2 => rng.u64(self.ring.clone()),
-            3 => rng.u64(self.ring.clone()) / 32 * 32,
+            2 => rng.u64(self.parts.data.clone()),
+            3 => rng.u64(self.parts.data.clone()) / 32 * 32,
             _ => rng.u64(..),
         };
         Harm::Bytes { area: "pool".into(), at, bytes: word.to_le_bytes().to_vec() }
@@ -235,15 +244,16 @@ impl Places {
                 harms.extend((0..*len).step_by(512).map(|len| Harm::Cut { area: area.clone(), len }));
             }
             let mut swap = |unit: u64, rng: &mut Rng| {
+                if *len < 2 * unit {
+                    return;
+                }
                 let (one, other) = (rng.u64(..len / unit) * unit, rng.u64(..len / unit) * unit);
                 harms.push(Harm::Swap { area: area.clone(), one, other, len: unit });
             };
             for _ in 0..200 {
                 swap(PAGE, rng);
                 swap(SECTOR, rng);
-                if *len > self.chunk {
-                    swap(self.chunk, rng);
-                }
+                swap(self.parts.unit, rng);
             }
         }
         for (number, (one, _)) in self.sectors.iter().enumerate() {

@@ -1,24 +1,27 @@
 //! Scripts for the fault suite, and a runner that knows what a store may answer when its devices fail.
 
-use crate::base::{Mode, key, open};
-use crate::rig::Sizes;
+use super::damage::{key, show};
+use super::rig::{Rig, Sizes};
+use crate::conformance::{Oracle, Ticket};
+use crate::{Background, Durability, Engine, KeyRange, Snapshot, Value, WriteBatch};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use tierdb_base::{Error, ErrorKind, Result};
-use tierdb_engine::conformance::{Oracle, Ticket};
-use tierdb_engine::{Durability, Engine, KeyRange, Snapshot, Value, WriteBatch};
 use tierdb_sim::World;
-use tierdb_valuelog::Background;
 
 /// One call, or a few that belong together. Numbers are those of keys.
 #[derive(Clone, Debug)]
 pub enum Step {
+    /// A value of so many bytes more than eight.
     Put(usize, usize, Durability),
+    /// A delete, durable.
     Delete(usize),
     /// Keys with the length of their values, or none for a delete.
     Batch(Vec<(usize, Option<usize>)>, Durability),
+    /// Keys from one up to another.
     DeleteRange(usize, usize),
+    /// One key.
     Get(usize),
     /// All entries, forward and backward.
     Scan,
@@ -26,11 +29,15 @@ pub enum Step {
     Snapshot,
     /// What the snapshot sees, by a cursor and key by key.
     LookBack,
+    /// [`Engine::flush`].
     Flush,
+    /// [`Engine::compact`].
     Compact,
+    /// [`Engine::sync`].
     Sync,
     /// Drops the store and opens it again, after a close or without.
     Reopen {
+        /// Whether it is closed before.
         close: bool,
     },
 }
@@ -47,7 +54,15 @@ pub struct Known {
     keys: BTreeSet<Vec<u8>>,
     /// Keys of writes that failed and may have taken place all the same.
     unsure: BTreeSet<Vec<u8>>,
+    /// Ranges of such deletions: also keys that never were may not be read there.
+    unsure_ranges: Vec<KeyRange>,
     written: u64,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Known::new()
+    }
 }
 
 impl Known {
@@ -58,13 +73,14 @@ impl Known {
             content: Map::new(),
             keys: BTreeSet::new(),
             unsure: BTreeSet::new(),
+            unsure_ranges: Vec::new(),
             written: 0,
         }
     }
 
     /// Whether the store of `world` opens, and holds what it may. Returns it.
-    pub fn check(&self, world: &World, sizes: &Sizes, mode: Mode) -> Result<Box<dyn Engine>, String> {
-        let engine = open(world, sizes, mode).map_err(|error| format!("open: {error}"))?;
+    pub fn check<S: Sizes>(&self, world: &World, rig: &Rig<S>) -> Result<Box<dyn Engine>, String> {
+        let engine = rig.open(world).map_err(|error| format!("open: {error}"))?;
         self.oracle.check(&*engine).map_err(|wrong| wrong.to_string())?;
         Ok(engine)
     }
@@ -75,16 +91,17 @@ impl Known {
         self.content = content.entries().iter().map(|(k, v)| (k.clone(), v.to_vec())).collect();
         self.oracle.adopt(&content);
         self.unsure.clear();
+        self.unsure_ranges.clear();
         Ok(())
     }
 }
 
 /// Runs steps while devices fail.
-pub struct Runner<'w> {
+pub struct Runner<'w, S> {
     world: &'w World,
-    sizes: &'w Sizes,
-    mode: Mode,
+    rig: &'w Rig<S>,
     engine: Option<Box<dyn Engine>>,
+    /// What is known of it.
     pub known: Known,
     snapshot: Option<(Snapshot, Map, BTreeSet<Vec<u8>>)>,
     /// Faults met before the store was last opened.
@@ -102,20 +119,11 @@ pub enum Ended {
     Cut,
 }
 
-impl<'w> Runner<'w> {
+impl<'w, S: Sizes> Runner<'w, S> {
     /// Opens the store of `world`, of which `known` is known.
-    pub fn new(world: &'w World, sizes: &'w Sizes, mode: Mode, known: Known) -> Self {
-        let engine = open(world, sizes, mode).expect("a whole store opens");
-        Runner {
-            world,
-            sizes,
-            mode,
-            engine: Some(engine),
-            known,
-            snapshot: None,
-            before: 0,
-            excused: Cell::new(0),
-        }
+    pub fn new(world: &'w World, rig: &'w Rig<S>, known: Known) -> Self {
+        let engine = rig.open(world).expect("a whole store opens");
+        Runner { world, rig, engine: Some(engine), known, snapshot: None, before: 0, excused: Cell::new(0) }
     }
 
     fn engine(&self) -> &dyn Engine {
@@ -154,7 +162,7 @@ impl<'w> Runner<'w> {
     /// Whether it is read-only, or becomes so in a moment: a thread of its own may be about to say so.
     pub fn is_latched_soon(&self, expected: bool) -> bool {
         let start = Instant::now();
-        let by_threads = self.sizes.background == Background::Threads;
+        let by_threads = self.rig.sizes.background() == Background::Threads;
         while by_threads && expected && !self.is_latched() && start.elapsed() < Duration::from_secs(1) {
             std::thread::yield_now();
         }
@@ -169,7 +177,7 @@ impl<'w> Runner<'w> {
     /// Whether an operation of a device has failed just now. Threads of the store's own report it later.
     fn has_failed(&self) -> bool {
         let hit = self.world.faults().hit;
-        if self.sizes.background == Background::Threads {
+        if self.rig.sizes.background() == Background::Threads {
             return hit > 0;
         }
         self.excused.replace(hit) < hit || self.world.is_failing()
@@ -182,13 +190,13 @@ impl<'w> Runner<'w> {
                 let (key, value) = (key(*number), self.value(*len));
                 let ticket = |oracle: &mut Oracle| oracle.put(&key, &value, *durability);
                 let write = |engine: &dyn Engine| engine.put(&key, &value, *durability);
-                self.write(vec![(key.clone(), Some(value.clone()))], ticket, write)
+                self.write(vec![(key.clone(), Some(value.clone()))], ticket, write).map(|_| ())
             }
             Step::Delete(number) => {
                 let key = key(*number);
                 let ticket = |oracle: &mut Oracle| oracle.delete(&key, Durability::Durable);
                 let write = |engine: &dyn Engine| engine.delete(&key, Durability::Durable);
-                self.write(vec![(key.clone(), None)], ticket, write)
+                self.write(vec![(key.clone(), None)], ticket, write).map(|_| ())
             }
             Step::Batch(writes, durability) => {
                 let (mut batch, mut changes) = (WriteBatch::new(), Vec::new());
@@ -203,7 +211,7 @@ impl<'w> Runner<'w> {
                 }
                 let ticket = |oracle: &mut Oracle| oracle.write(&batch, *durability);
                 let write = |engine: &dyn Engine| engine.write(&batch, *durability);
-                self.write(changes, ticket, write)
+                self.write(changes, ticket, write).map(|_| ())
             }
             Step::DeleteRange(from, to) => {
                 let range = KeyRange::half_open(key(*from), key(*to));
@@ -213,7 +221,10 @@ impl<'w> Runner<'w> {
                 let ticket = |oracle: &mut Oracle| oracle.delete_range(&range, Durability::Durable);
                 let write =
                     |engine: &dyn Engine| engine.delete_range(&range, Durability::Durable).map(|_| ());
-                if unsure { Ok(()) } else { self.write(changes, ticket, write) }
+                if !unsure && !self.write(changes, ticket, write)? {
+                    self.known.unsure_ranges.push(range);
+                }
+                Ok(())
             }
             Step::Get(number) => self.check_get(&key(*number)),
             Step::Scan => self.check_scan(),
@@ -238,15 +249,16 @@ impl<'w> Runner<'w> {
         value
     }
 
-    /// A call that changes `changes`. Not made while it is open what an earlier one has done to these keys.
+    /// A call that changes `changes`. Not made while it is open what an earlier one has done to these keys. `false` if
+    /// it failed, and is open itself now.
     fn write(
         &mut self,
         changes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
         ticket: impl FnOnce(&mut Oracle) -> Ticket,
         write: impl FnOnce(&dyn Engine) -> Result<()>,
-    ) -> Result<(), String> {
+    ) -> Result<bool, String> {
         if changes.iter().any(|(key, _)| self.known.unsure.contains(key)) {
-            return Ok(());
+            return Ok(true);
         }
         let latched = self.hit() > 0 && self.is_latched();
         self.known.keys.extend(changes.iter().map(|(key, _)| key.clone()));
@@ -268,10 +280,11 @@ impl<'w> Runner<'w> {
                     self.known.oracle.refused(ticket);
                 } else {
                     self.known.unsure.extend(changes.into_iter().map(|(key, _)| key));
+                    return Ok(false);
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// A call that makes what is there durable, or moves it.
@@ -304,7 +317,11 @@ impl<'w> Runner<'w> {
     /// Whether a read of `key` may fail with `error`: its device fails now, or it is not known whether
     /// the value that is there will last.
     fn excuse_read(&self, error: &Error, key: Option<&[u8]>) -> Result<(), String> {
-        let unsure = key.map_or(!self.known.unsure.is_empty(), |key| self.known.unsure.contains(key));
+        let Known { unsure, unsure_ranges, .. } = &self.known;
+        let unsure = match key {
+            Some(key) => unsure.contains(key) || unsure_ranges.iter().any(|range| range.contains(key)),
+            None => !unsure.is_empty() || !unsure_ranges.is_empty(),
+        };
         let excused = match error.kind() {
             ErrorKind::Io => self.has_failed() || unsure,
             ErrorKind::Poisoned => unsure,
@@ -394,7 +411,7 @@ impl<'w> Runner<'w> {
         }
         self.engine = None;
         let engine = loop {
-            match open(self.world, self.sizes, self.mode) {
+            match self.rig.open(self.world) {
                 Ok(engine) => break engine,
                 Err(error) => {
                     let excused =
@@ -403,7 +420,7 @@ impl<'w> Runner<'w> {
                         return Err(format!("open: {error}"));
                     }
                     // One that fails leaves a store behind that survives a crash.
-                    self.known.check(&self.world.capture().nothing(), self.sizes, self.mode)?;
+                    self.known.check(&self.world.capture().nothing(), self.rig)?;
                     self.world.heal();
                 }
             }
@@ -461,7 +478,7 @@ impl<'w> Runner<'w> {
     pub fn check_reopened(mut self) -> Result<(), String> {
         self.snapshot = None;
         self.engine = None;
-        let engine = self.known.check(self.world, self.sizes, self.mode)?;
+        let engine = self.known.check(self.world, self.rig)?;
         self.known.adopt(&*engine)?;
         self.engine = Some(engine);
         self.before = self.world.faults().hit;
@@ -469,10 +486,6 @@ impl<'w> Runner<'w> {
             self.step(&Step::Put(number, 300, Durability::Durable))?;
         }
         self.step(&Step::Delete(3))?;
-        self.known.check(&self.world.capture().nothing(), self.sizes, self.mode).map(|_| ())
+        self.known.check(&self.world.capture().nothing(), self.rig).map(|_| ())
     }
-}
-
-fn show(key: &[u8]) -> String {
-    tierdb_base::hex::printable(&key[..key.len().min(40)])
 }

@@ -1,9 +1,9 @@
 //! Scripts of random operations, run against an engine and the oracle of what a crash may leave.
 
+use crate::conformance::{Oracle, Ticket};
+use crate::{Durability, Engine, KeyRange, WriteBatch};
 use fastrand::Rng;
 use tierdb_base::ErrorKind;
-use tierdb_engine::conformance::{Oracle, Ticket};
-use tierdb_engine::{Durability, Engine, KeyRange, WriteBatch};
 use tierdb_sim::crashtest;
 
 /// What the checker knows at a crash.
@@ -12,39 +12,97 @@ pub type Known = crashtest::Oracle<Oracle>;
 /// What a script does.
 #[derive(Clone, Debug)]
 pub struct Script {
+    /// What failures call it.
     pub name: &'static str,
+    /// Steps of each thread.
     pub ops: usize,
+    /// Different keys.
     pub keys: usize,
+    /// Bytes of the longest value.
     pub longest: usize,
     /// Of eight writes, how many are grouped.
     pub grouped: u8,
     /// Of 32 steps, how many move what is stored, besides the few in every script.
     pub moves: u8,
+    /// Of 32 steps, how many read one of a few keys, besides the few in every script.
+    pub reads: u8,
     /// One: two take turns on one thread. More: so many at once, each with keys of its own.
     pub threads: u32,
 }
 
 impl Script {
-    /// Few keys, written again and again: rings go around, chunks are collected.
-    pub const OVERWRITE: Script =
-        Script { name: "overwrite", ops: 60, keys: 6, longest: 900, grouped: 0, moves: 0, threads: 1 };
-    /// Many small keys come and go: leaves split and join.
+    /// Few keys, written again and again.
+    pub const OVERWRITE: Script = Script {
+        name: "overwrite",
+        ops: 60,
+        keys: 6,
+        longest: 900,
+        grouped: 0,
+        moves: 0,
+        reads: 0,
+        threads: 1,
+    };
+    /// Many small keys come and go.
     pub const CHURN: Script =
-        Script { name: "churn", ops: 90, keys: 400, longest: 40, grouped: 0, moves: 0, threads: 1 };
-    /// Values up to some chunks long, written beside the rings.
-    pub const LONG: Script =
-        Script { name: "long", ops: 24, keys: 4, longest: 40_000, grouped: 0, moves: 0, threads: 1 };
-    /// Reclamation and collection all the time, and values that take the chunks they free at once.
-    pub const MOVES: Script =
-        Script { name: "moves", ops: 40, keys: 6, longest: 9_000, grouped: 0, moves: 12, threads: 1 };
+        Script { name: "churn", ops: 90, keys: 400, longest: 40, grouped: 0, moves: 0, reads: 0, threads: 1 };
+    /// Values so long that they are kept in parts.
+    pub const LONG: Script = Script {
+        name: "long",
+        ops: 24,
+        keys: 4,
+        longest: 40_000,
+        grouped: 0,
+        moves: 0,
+        reads: 0,
+        threads: 1,
+    };
+    /// What is stored moves between the tiers all the time, and values take at once the space that this frees.
+    pub const MOVES: Script = Script {
+        name: "moves",
+        ops: 40,
+        keys: 6,
+        longest: 9_000,
+        grouped: 0,
+        moves: 12,
+        reads: 0,
+        threads: 1,
+    };
+    /// Values of many lengths, and some keys that are read often.
+    pub const SPREAD: Script = Script {
+        name: "spread",
+        ops: 80,
+        keys: 30,
+        longest: 3_000,
+        grouped: 0,
+        moves: 2,
+        reads: 8,
+        threads: 1,
+    };
     /// Those of one thread.
-    pub const ALL: [Script; 5] = [Self::OVERWRITE, Self::CHURN, Self::LONG, Self::GROUPED, Self::MOVES];
+    pub const ALL: [Script; 6] =
+        [Self::OVERWRITE, Self::CHURN, Self::LONG, Self::GROUPED, Self::MOVES, Self::SPREAD];
     /// Grouped and durable writes mixed.
-    pub const GROUPED: Script =
-        Script { name: "grouped", ops: 60, keys: 8, longest: 600, grouped: 5, moves: 0, threads: 1 };
+    pub const GROUPED: Script = Script {
+        name: "grouped",
+        ops: 60,
+        keys: 8,
+        longest: 600,
+        grouped: 5,
+        moves: 0,
+        reads: 0,
+        threads: 1,
+    };
     /// Two threads at once. What they do is given by the seed, not how it interleaves.
-    pub const TOGETHER: Script =
-        Script { name: "together", ops: 12, keys: 40, longest: 300, grouped: 0, moves: 0, threads: 2 };
+    pub const TOGETHER: Script = Script {
+        name: "together",
+        ops: 12,
+        keys: 40,
+        longest: 300,
+        grouped: 0,
+        moves: 0,
+        reads: 0,
+        threads: 2,
+    };
 }
 
 /// Keys of threads at once lie scattered, so that one does not wait for another's leaf.
@@ -53,7 +111,7 @@ fn scattered(number: usize) -> Vec<u8> {
 }
 
 fn key(number: usize) -> Vec<u8> {
-    // Some keys are longer than a leaf holds in place.
+    // Some keys are so long that an index may hold them elsewhere.
     match number % 7 {
         3 => format!("{number:04}-{}", "k".repeat(300)).into_bytes(),
         _ => format!("key{number:04}").into_bytes(),
@@ -162,6 +220,11 @@ impl Run<'_> {
                 true => self.allow_full(|engine| engine.flush()),
                 false => self.allow_full(|engine| engine.compact()),
             };
+        }
+        if self.script.reads > 0 && self.rng.u8(..32) < self.script.reads {
+            let key = key(self.rng.usize(..self.script.keys.div_ceil(8)));
+            drop(self.engine.get(&key).expect("a whole store is read"));
+            return;
         }
         match self.rng.u8(..32) {
             0..16 => self.put(durability),

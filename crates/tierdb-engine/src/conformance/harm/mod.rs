@@ -1,0 +1,22 @@
+//! What media do to a store, for any engine: crashes at every event, operations that fail, bytes that change, and
+//! calls of the engine's own that are left out on purpose.
+//!
+//! An engine implements [`Sizes`] for the sizes of its stores; a [`Rig`] is such a store on simulated media, with its pool
+//! on memory or logged. The suites:
+//!
+//! * [`crash`]: [`script`]s of random operations are crashed at their events.
+//! * [`persist`]: each flush, fence, publish and wait is left out in turn, and a script must fail.
+//! * [`faults`]: each operation of a device fails in turn, while a store makes the [`steps`] of a script.
+//! * [`damage`]: copies of a store are [harmed](harms) in one place each.
+
+pub mod crash;
+pub mod damage;
+pub mod faults;
+pub mod harms;
+pub mod persist;
+pub mod rig;
+pub mod script;
+pub mod steps;
+pub mod watch;
+
+pub use rig::{LogPlace, MediaSizes, Rig, SimHarness, Sizes};

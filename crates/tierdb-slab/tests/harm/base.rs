@@ -1,0 +1,51 @@
+//! The store that is damaged, and that fails.
+
+use crate::rig::{SEED, Sizes};
+use tierdb_engine::Background;
+use tierdb_engine::conformance::harm::harms::{Harmed, PoolParts};
+use tierdb_engine::conformance::harm::{LogPlace, Rig, damage};
+use tierdb_sim::World;
+
+const HEADER_PAGE: u64 = 4096;
+/// Bytes of a slab's commit words, at the most: those of the smallest class.
+const WORDS: u64 = 1024;
+
+/// A store to damage copies of.
+pub type Base = damage::Base<Sizes>;
+
+/// A store of a few slabs and tables, with so many bytes of flash.
+pub fn sizes(flash: u64) -> Sizes {
+    Sizes {
+        name: "harmed",
+        pool: 132 << 10,
+        slab: 8 << 10,
+        table: 16 << 10,
+        partitions: 2,
+        flash: vec![flash],
+        memory: 256 << 10,
+        background: Background::Inline,
+        seed: SEED,
+    }
+}
+
+impl Harmed for Sizes {
+    fn parts(&self, _world: &World) -> PoolParts {
+        let slabs = (HEADER_PAGE..self.pool).step_by(self.slab as usize);
+        let words = slabs.clone().flat_map(|slab| slab..slab + WORDS);
+        PoolParts {
+            metadata: (0..512).chain(words).collect(),
+            pages: std::iter::once(0).chain(slabs.clone()).collect(),
+            data: HEADER_PAGE..self.pool,
+            // The seqno limit, commit slots, and the class of each slab.
+            words: [64, 128, 136].into_iter().chain(slabs).collect(),
+            unit: self.slab,
+        }
+    }
+}
+
+/// A store to damage: on memory, or with a log on a fast tier.
+pub fn base(logged: bool) -> Base {
+    let sizes = sizes(1 << 20);
+    let foreign = Sizes { seed: SEED + 1, ..sizes.clone() };
+    Base::new(Rig::new(sizes, logged.then_some(LogPlace::FastTier)), foreign)
+}

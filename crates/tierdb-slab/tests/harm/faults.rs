@@ -1,0 +1,48 @@
+//! Goal: whichever operation of a device fails, and however, the store gives no wrong answer and loses nothing it
+//! has acknowledged; it neither panics nor hangs; after a failure that leaves open what is on media it reads on
+//! and refuses to write until it is opened again, and after any other it goes on by itself.
+//! Method: that of the suite that engines share.
+
+use crate::base;
+use crate::rig::Sizes;
+use tierdb_base::mutant::Site;
+use tierdb_engine::Background;
+use tierdb_engine::conformance::harm::faults::{Script, ignore_each, sweep};
+
+/// Runs of scripts that meet a fault.
+const LEAST_RUNS: u64 = 6000;
+
+/// A quarter of flash is kept for migrations that free space.
+fn scripts() -> Vec<Script<Sizes>> {
+    Script::all(|flash| base::sizes(2 * flash))
+}
+
+#[test]
+fn a_failure_of_any_operation_loses_nothing() {
+    let scripts = scripts();
+    // Without a fault they do what they are for.
+    for script in scripts.iter().filter(|script| script.name().0 == "overwrite") {
+        for (counter, count) in script.counters() {
+            let wanted = ["demoted_keys", "tables_replaced", "reads_flash"];
+            assert!(count > 0 || !wanted.contains(&counter), "{counter} of {:?}", script.name());
+        }
+    }
+    let runs = sweep(&scripts, 1);
+    assert!(runs >= LEAST_RUNS, "{runs} runs");
+}
+
+#[test]
+fn background_threads_meet_failures_too() {
+    let threads = |sizes: Sizes| Sizes { background: Background::Threads, ..sizes };
+    let scripts: Vec<_> = scripts().into_iter().map(|script| script.with(threads)).collect();
+    let runs = sweep(&scripts, 11);
+    assert!(runs >= LEAST_RUNS / 20, "{runs} runs");
+}
+
+/// Those of the logged pool are noticed in the suite of the other engine.
+#[test]
+fn a_failure_that_is_ignored_is_noticed() {
+    let ours = |site: &Site| ["slab/src", "tierdb-table/src"].iter().any(|of| site.file.contains(of));
+    let sites = ignore_each(&scripts(), ours, |_| false);
+    assert!(sites >= 3, "only {sites}");
+}

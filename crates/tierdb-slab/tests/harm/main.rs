@@ -1,0 +1,10 @@
+//! What media do to a store beside crashes: operations that fail, and bytes that change.
+//!
+//! One program, because each would compile the whole engine again.
+
+mod base;
+mod damage;
+mod faults;
+#[allow(dead_code, reason = "the other suites use the rest")]
+#[path = "../rig/mod.rs"]
+mod rig;
