@@ -185,7 +185,6 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
         }
     }
     core.work.settle_epochs();
-    core.pool.wait(core.pool.lsn())?;
     core.settle_memory();
     Ok(core)
 }
