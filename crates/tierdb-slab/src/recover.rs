@@ -198,7 +198,6 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
         .collect();
     let router = divide(newest, tables, sorted.ranges, options.partitions);
     let core = core_of(media, options, heap, flash, router, last, lost);
-    core.heap.pool.wait(core.heap.pool.lsn())?;
     if core.router.read().parts.iter().any(|part| !part.read().ranges.is_empty()) {
         core.work.want_cleaning();
     }

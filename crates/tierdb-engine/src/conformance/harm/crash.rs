@@ -34,14 +34,17 @@ fn start<S: Sizes>(script: &Script, rig: &Rig<S>, seed: u64) -> (World, Known) {
     let run = catch_unwind(AssertUnwindSafe(|| {
         let engine = rig.open_or_create(&world).expect("a whole store opens");
         script::run_on(&Script { threads: 1, ..script.clone() }, seed, &*engine, &known);
+        // If it comes so far: what is only buffered goes with the process.
+        let ticket = known.update(Oracle::sync);
+        engine.sync().expect("no fault was injected");
+        known.update(|oracle| oracle.returned(ticket));
     }));
     world.on_event(None);
     let ended = ended.lock().expect("not killed twice").take();
-    let (mut oracle, point, killed) = ended.unwrap_or_else(|| {
-        // It ended before. What it had not made durable went with the process all the same.
+    let Some((mut oracle, point, killed)) = ended else {
         run.expect("it was not killed");
-        (known.get(), world.capture(), world.copy())
-    });
+        return (world, known);
+    };
     let world = if seed % 4 == 1 {
         let budget = Budget::default();
         let images = point.images(&CrashModel::BOTH, seed, &budget).take(1 + seed as usize % 8);
