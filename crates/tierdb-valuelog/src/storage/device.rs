@@ -115,6 +115,21 @@ impl<D: Dir> Device<D> {
         })
     }
 
+    /// Makes the length of the file that was found durable: a growth may have failed, or have been cut short, before
+    /// its sync. What is written behind that length later must not go with it.
+    ///
+    /// # Errors
+    /// The failure of the sync.
+    #[track_caller]
+    pub fn settle_length(&self) -> Result<()> {
+        let file = self.file.file();
+        // A length that stays needs no room.
+        match file.set_len(file.len()?) {
+            Err(error) if !is_full(&error) => Err(error),
+            _ => self.file.sync(Cause::Recovery),
+        }
+    }
+
     /// An empty file, its name durable.
     fn create_file(dir: &D, exists: bool) -> Result<D::File> {
         if exists {

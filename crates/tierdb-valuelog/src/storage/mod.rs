@@ -49,7 +49,11 @@ impl<D: Dir> Storage<D> {
             .into_iter()
             .enumerate()
             .map(|(number, tier)| {
-                Device::open(tier, number as u8, chunk_bytes, latch.clone(), create).map(Arc::new)
+                let device = Device::open(tier, number as u8, chunk_bytes, latch.clone(), create)?;
+                if !create {
+                    device.settle_length()?;
+                }
+                Ok(Arc::new(device))
             })
             .collect::<Result<_>>()?;
         Ok(Storage { devices, chunk_bytes })

@@ -4,7 +4,10 @@
 
 use crate::rig::Sizes;
 use tierdb_base::mutant::{self, Site};
+use tierdb_engine::Durability;
 use tierdb_engine::conformance::harm::crash::{crash_scripts, creation_lasts};
+use tierdb_engine::conformance::harm::rig::Rig;
+use tierdb_sim::{Budget, CrashModel, FaultKind, FaultPlan, Ops};
 
 /// Images that are checked at least, in all modes together.
 const LEAST_IMAGES: u64 = 1_000_000;
@@ -23,4 +26,32 @@ fn a_store_that_is_created_lasts() {
     let wait = |site: &Site| site.what == "wait" && site.file.ends_with("valuelog/src/layout.rs");
     let site = sites.into_keys().find(wait).expect("it waits");
     assert!(!mutant::without(site, lasts), "a missing wait is noticed");
+}
+
+/// Whether what is written to a file whose growth could not be synced in an earlier run is there after any crash.
+fn growth_lasts() -> bool {
+    // One growth gives more chunks than are used.
+    let rig = Rig::new(Sizes { flash: vec![1 << 20], ..Sizes::tiny() }, None);
+    let world = rig.world();
+    let engine = rig.open_or_create(&world).expect("a store is created");
+    world.inject(FaultPlan::nth(1, FaultKind::SyncError).on(Ops::SYNC));
+    engine.put(b"key", &[7; 5000], Durability::Durable).and_then(|()| engine.flush()).expect_err("no sync");
+    drop(engine);
+    assert_eq!(world.heal().hit, 1);
+    let engine = rig.open_or_create(&world).expect("a store opens");
+    engine.put(b"key", &[8; 5000], Durability::Durable).and_then(|()| engine.flush()).expect("room");
+    let point = world.capture();
+    let mut images = point.images(&CrashModel::BOTH, 1, &Budget::default());
+    images.all(|image| {
+        let engine = rig.open_or_create(&image.world).expect("a store opens");
+        matches!(engine.get(b"key"), Ok(Some(value)) if *value == [8; 5000])
+    })
+}
+
+#[test]
+fn what_is_written_behind_a_growth_that_was_not_synced_lasts() {
+    let sites = mutant::record(|| assert!(growth_lasts()));
+    let sync = |site: &Site| site.what == "sync" && site.file.ends_with("valuelog/src/storage/mod.rs");
+    let site = sites.into_keys().find(sync).expect("it syncs");
+    assert!(!mutant::without(site, growth_lasts), "a missing sync is noticed");
 }

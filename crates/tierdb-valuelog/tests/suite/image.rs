@@ -105,7 +105,8 @@ fn an_image_is_used_once() {
         let later = world.copy();
         for (world, has_more) in [(killed, false), (later, true)] {
             let engine = rig(mode).open(&world).expect("a store opens after a kill");
-            assert!(!was_quick(&*engine), "{mode:?}: the image was used before");
+            // In a log its name may still be there if nothing was waited for since; then nothing was changed, either.
+            assert!(!has_more || !was_quick(&*engine), "{mode:?}: the image was used before");
             assert_eq!(engine.get(b"later").expect("whole").is_some(), has_more);
             if !has_more {
                 oracle.check(&*engine).expect("the same store");
