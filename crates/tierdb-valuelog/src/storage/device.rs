@@ -123,11 +123,16 @@ impl<D: Dir> Device<D> {
     #[track_caller]
     pub fn settle_length(&self) -> Result<()> {
         let file = self.file.file();
-        // A length that stays needs no room.
-        match file.set_len(file.len()?) {
-            Err(error) if !is_full(&error) => Err(error),
-            _ => self.file.sync(Cause::Recovery),
+        let len = file.len()?;
+        // A file that was cut in the middle of a block has not grown to that.
+        if len.is_multiple_of(BLOCK) {
+            match file.set_len(len) {
+                // A length that stays needs no room.
+                Err(error) if !is_full(&error) => return Err(error),
+                _ => {}
+            }
         }
+        self.file.sync(Cause::Recovery)
     }
 
     /// An empty file, its name durable.
