@@ -172,19 +172,29 @@ fn bytes_in_use(pool: &Arc<MappedPool>) -> Vec<u64> {
     (0..POOL).filter(counts).collect()
 }
 
-/// Flips a random bit of bytes in use, words that are read first of all before the others, until `most`
-/// flips or a wrong answer; else how many were reported.
+/// Whether a byte is one of the fences of a leaf, or of the entries right behind them.
+fn is_of_fences(pool: &MappedPool, at: u64) -> bool {
+    let (page, offset) = (at / PAGE, at % PAGE);
+    let slots = pool.load(page * PAGE) >> 24 & 0xff;
+    is_leaf(pool, page) && (64 + 3 * slots..64 + 3 * slots + 256).contains(&offset)
+}
+
+/// Flips a random bit of bytes in use, until `most` flips or a wrong answer; else how many were reported. A third
+/// each is of words that are read first of all, of fences (which are few), and of all others.
 fn flip_many(most: usize, seed: u64) -> Result<usize, String> {
     let (pool, model) = sample();
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut bytes = bytes_in_use(&pool);
     rng.shuffle(&mut bytes);
     let first = |at: &u64| *at < first_page(POOL) * PAGE || at % PAGE < 64;
-    let (mut words, mut others): (Vec<_>, Vec<_>) = bytes.into_iter().partition(first);
-    words.truncate(most / 2);
-    others.truncate(most - words.len());
+    let (mut words, others): (Vec<_>, Vec<_>) = bytes.into_iter().partition(first);
+    let (mut fences, mut others): (Vec<_>, Vec<_>) =
+        others.into_iter().partition(|at| is_of_fences(&pool, *at));
+    words.truncate(most / 3);
+    fences.truncate(most / 3);
+    others.truncate(most - words.len() - fences.len());
     let mut reported = 0;
-    for at in words.into_iter().chain(others) {
+    for at in words.into_iter().chain(fences).chain(others) {
         let (bit, before) = (rng.u32(..8), rng.bool());
         let outcome = flipped(&pool, &model, at, bit, before);
         reported +=
