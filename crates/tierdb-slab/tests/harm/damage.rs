@@ -3,8 +3,7 @@
 //! damaged place costs is its own keys.
 //! Method: one small store with something of everything, on memory and with a logged pool; copies of it
 //! damaged in every way that `harm` has; each opened, read in three ways, verified, and a part of them
-//! written to, emptied into flash, collected and opened again. Then comparisons of checksums are left out in turn
-//! (`mutants`), and the same suite must fail.
+//! written to, emptied into flash, collected and opened again.
 //! What no store can notice is left out: damage to the last block of a log, which looks like a block that was
 //! being written, and a whole fast tier as it was before, which is a store.
 

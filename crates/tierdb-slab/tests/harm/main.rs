@@ -8,3 +8,4 @@ mod faults;
 #[allow(dead_code, reason = "the other suites use the rest")]
 #[path = "../rig/mod.rs"]
 mod rig;
+mod sums;

@@ -5,6 +5,8 @@ use crate::base::{self, Mode};
 use crate::rig;
 use crate::sites::sites;
 use tierdb_base::{ErrorKind, mutant};
+use tierdb_engine::conformance::harm::Rig;
+use tierdb_engine::conformance::harm::crafted::{self, Outcome, find, set_word, shown, value, word};
 use tierdb_engine::{Durability, Engine, WriteBatch};
 use tierdb_pmem::seal;
 use tierdb_sim::World;
@@ -27,111 +29,23 @@ const PAGE_OF_LEAF: u8 = 2;
 const FINGERPRINTS_AT: u64 = 64;
 const VALUES: &str = "flash0/values";
 
-type Outcome = Result<(), String>;
-
 /// A small store, in use.
-struct Store {
-    world: World,
-    engine: Box<dyn Engine>,
+type Store = crafted::Store<rig::Sizes>;
+
+fn new_store() -> Store {
+    Store::new(rig())
 }
 
-impl Store {
-    fn new() -> Self {
-        fastrand::seed(1);
-        let world = Mode::Memory.rig(base::sizes()).empty_world();
-        let engine = open_in(&world).expect("a whole store opens");
-        Store { world, engine }
-    }
-
-    fn put(&self, key: &str, value: &[u8]) {
-        self.engine.put(key.as_bytes(), value, Durability::Durable).expect("room");
-    }
-
-    fn write(&self, batch: &WriteBatch) {
-        self.engine.write(batch, Durability::Durable).expect("room");
-    }
-
-    fn flush(&self) {
-        self.engine.flush().expect("room on flash");
-    }
-
-    /// The same store, opened anew: its chunks are sealed then.
-    fn reopened(self) -> Self {
-        drop(self.engine);
-        let engine = open_in(&self.world).expect("it opens");
-        Store { world: self.world, engine }
-    }
-
-    /// Its media, once it is closed.
-    fn closed(self) -> World {
-        self.engine.close().expect("it closes");
-        self.world
-    }
-
-    fn counter(&self, name: &str) -> u64 {
-        let counters = self.engine.stats().counters;
-        counters.into_iter().find(|(of, _)| *of == name).expect("a counter").1
-    }
-
-    /// The value of `key` is `value`.
-    fn has(&self, key: &str, value: &[u8]) -> Outcome {
-        match self.engine.get(key.as_bytes()) {
-            Ok(Some(found)) if *found == *value => Ok(()),
-            Ok(found) => Err(format!("{key} has {}", shown(found.as_deref()))),
-            Err(error) => Err(format!("{key}: {error}")),
-        }
-    }
-
-    /// `key` cannot be read, and the error says so.
-    fn is_damaged(&self, key: &str) -> Outcome {
-        match self.engine.get(key.as_bytes()) {
-            Err(error) if error.kind() == ErrorKind::Corrupt => Ok(()),
-            Err(error) => Err(format!("{key}: {error}")),
-            Ok(found) => Err(format!("{key} has {}", shown(found.as_deref()))),
-        }
-    }
-}
-
-fn shown(value: Option<&[u8]>) -> String {
-    value.map_or_else(
-        || "no value".into(),
-        |value| format!("the value {:?}", tierdb_base::hex::printable(&value[..value.len().min(20)])),
-    )
+fn rig() -> Rig<rig::Sizes> {
+    Mode::Memory.rig(base::sizes())
 }
 
 fn open_in(world: &World) -> tierdb_base::Result<Box<dyn Engine>> {
-    Mode::Memory.rig(base::sizes()).open(world)
+    rig().open(world)
 }
 
-/// A store in `world` is refused as damaged. If it is not, what `else_` says of it is wrong, or that it opens.
 fn is_refused(world: World, else_: impl FnOnce(&Store) -> Outcome) -> Outcome {
-    match open_in(&world) {
-        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(()),
-        Err(error) => Err(format!("open: {error}")),
-        Ok(engine) => else_(&Store { world, engine }).and(Err("it opens".into())),
-    }
-}
-
-/// Bytes that tell `name`.
-fn value(name: &str, len: usize) -> Vec<u8> {
-    name.bytes().cycle().take(len).collect()
-}
-
-/// Where `bytes` stand in an area for the first time, from `from` on.
-fn find(world: &World, area: &str, from: u64, bytes: &[u8]) -> u64 {
-    let len = world.areas().into_iter().find(|of| of.name == area).expect("an area").len;
-    let all = world.peek(area, from, (len - from) as usize);
-    let at = all.windows(bytes.len()).position(|window| window == bytes);
-    from + at.unwrap_or_else(|| panic!("{area} does not hold {}", shown(Some(bytes)))) as u64
-}
-
-/// The word at byte `at` of the pool.
-fn word(world: &World, at: u64) -> u64 {
-    u64::from_le_bytes(world.peek("pool", at, 8).try_into().expect("eight bytes"))
-}
-
-fn set_word(world: &World, at: u64, word: u64) {
-    world.overwrite("pool", at, &word.to_le_bytes());
+    crafted::is_refused(rig(), world, else_)
 }
 
 /// Where a record of `kind` that has no key starts in the pool, from `from` on, by steps of `step` bytes.
@@ -156,7 +70,7 @@ fn pages(world: &World, kind: u8) -> Vec<(u64, u64)> {
 
 /// The pool's header says that chunks are twice as long as they are.
 pub fn header_of_the_pool() -> Outcome {
-    let store = Store::new();
+    let store = new_store();
     store.put("long", &value("long", 40_000));
     store.has("long", &value("long", 40_000))?;
     let world = store.world.copy();
@@ -166,7 +80,7 @@ pub fn header_of_the_pool() -> Outcome {
 
 /// A commit slot that was not written names the redo record of a batch that is long done.
 pub fn sealed_word() -> Outcome {
-    let store = Store::new();
+    let store = new_store();
     let mut batch = WriteBatch::new();
     batch.put(*b"one", *b"old").and_then(|batch| batch.put(*b"other", *b"old")).expect("a small batch");
     store.write(&batch);
@@ -179,7 +93,7 @@ pub fn sealed_word() -> Outcome {
 
 /// The word of a key that is there becomes, but for its check, that of one that is not.
 pub fn word_without_a_record() -> Outcome {
-    let store = Store::new();
+    let store = new_store();
     store.put("key", b"value");
     let (_, page) = pages(&store.world, PAGE_OF_HSIT)[0];
     let entries = (page..page + PAGE).step_by(16);
@@ -191,7 +105,7 @@ pub fn word_without_a_record() -> Outcome {
 
 /// While the store is closed the word of a key becomes that of another, whose value is not to be given up with it.
 pub fn word_of_a_closed_store() -> Outcome {
-    let store = Store::new();
+    let store = new_store();
     store.put("key", b"the value");
     store.flush();
     // In a chunk of its own.
@@ -204,8 +118,7 @@ pub fn word_of_a_closed_store() -> Outcome {
     let words: Vec<u64> = (page..page + PAGE).step_by(16).filter(on_flash).collect();
     assert_eq!(words.len(), 2, "the key's and the other's");
     set_word(&world, words[0], word(&world, words[1]));
-    let engine = open_in(&world).map_err(|error| format!("open: {error}"))?;
-    let store = Store { world, engine };
+    let store = Store::open(rig(), world)?;
     store.is_damaged("key")?;
     store.put("key", b"new");
     for number in 0..100 {
@@ -219,25 +132,23 @@ pub fn word_of_a_closed_store() -> Outcome {
 /// While the store is closed two fingerprints of a leaf change alike, which leaves their sum as it is, and hides the
 /// keys from a search.
 pub fn leaf_of_a_closed_store() -> Outcome {
-    let store = Store::new();
+    let store = new_store();
     store.put("key", b"the value");
     store.put("other", b"another");
     let world = store.closed();
     let (_, page) = pages(&world, PAGE_OF_LEAF)[0];
     set_word(&world, page + FINGERPRINTS_AT, word(&world, page + FINGERPRINTS_AT) ^ 0x0101);
-    let engine = open_in(&world).map_err(|error| format!("open: {error}"))?;
-    Store { world, engine }.is_damaged("key")
+    Store::open(rig(), world)?.is_damaged("key")
 }
 
 /// The page table takes a leaf for a page of the HSIT.
 pub fn kind_of_a_page() -> Outcome {
-    let store = Store::new();
+    let store = new_store();
     store.put("key", b"value");
     let (at, _) = pages(&store.world, PAGE_OF_LEAF)[0];
     let world = store.world.copy();
     world.overwrite("pool", at, &[PAGE_OF_HSIT]);
-    let engine = open_in(&world).map_err(|error| format!("a hint costs the store: {error}"))?;
-    let store = Store { world, engine };
+    let store = Store::open(rig(), world).map_err(|what| format!("a hint costs the store: {what}"))?;
     store.has("key", b"value")?;
     match pages(&store.world, PAGE_OF_LEAF).iter().any(|(of, _)| *of == at) {
         true => Ok(()),
@@ -247,7 +158,7 @@ pub fn kind_of_a_page() -> Outcome {
 
 /// A byte of a value in the write buffer.
 pub fn record_in_a_ring() -> Outcome {
-    let store = Store::new();
+    let store = new_store();
     store.put("key", b"the value");
     store.world.flip_bit("pool", find(&store.world, "pool", RINGS_AT, b"the value"), 1);
     store.is_damaged("key")
@@ -255,7 +166,7 @@ pub fn record_in_a_ring() -> Outcome {
 
 /// Two values on flash, and a byte of the first damaged.
 fn damaged_on_flash() -> Store {
-    let store = Store::new();
+    let store = new_store();
     store.put("key", b"the value");
     store.put("other", b"another");
     store.flush();
@@ -284,7 +195,7 @@ pub fn record_among_others() -> Outcome {
 
 /// Damage in the write buffer is not brought to flash, where it would cost a chunk.
 pub fn record_that_is_reclaimed() -> Outcome {
-    let store = Store::new();
+    let store = new_store();
     store.put("key", b"the value");
     store.put("other", b"another");
     store.world.flip_bit("pool", find(&store.world, "pool", RINGS_AT, b"the value"), 1);
@@ -315,7 +226,7 @@ pub fn record_that_is_collected() -> Outcome {
 
 /// Values that look like records, of which a collection must not sum every one.
 pub fn header_among_values() -> Outcome {
-    let store = Store::new();
+    let store = new_store();
     // A header of a value of 1,000 bytes, but for its check, at every place where one could be.
     let mut header = [0u8; HEADER as usize];
     header[8] = 1;
@@ -340,7 +251,7 @@ pub fn header_among_values() -> Outcome {
 
 /// A record's length reaches over the next one, which is to be reclaimed all the same.
 pub fn header_in_a_ring() -> Outcome {
-    let store = Store::new();
+    let store = new_store();
     for key in ["one", "two", "three"] {
         store.put(key, &value(&format!("={key}"), 100));
     }
@@ -361,7 +272,7 @@ pub fn header_in_a_ring() -> Outcome {
 
 /// The redo record of a batch that is durable and not installed says that a key was deleted.
 pub fn redo_record() -> Outcome {
-    let store = Store::new();
+    let store = new_store();
     let mut batch = WriteBatch::new();
     batch.put(*b"one", *b"1").and_then(|batch| batch.put(*b"other", *b"2")).expect("a small batch");
     store.write(&batch);
@@ -375,7 +286,7 @@ pub fn redo_record() -> Outcome {
 
 /// A page of the redo list of a batch of many deletes names the entry of another key.
 pub fn redo_page() -> Outcome {
-    let store = Store::new();
+    let store = new_store();
     store.put("kept", b"value");
     let mut batch = WriteBatch::new();
     for number in 0..300 {
@@ -395,7 +306,7 @@ pub fn redo_page() -> Outcome {
 
 /// Two values of two parts each on flash.
 fn long_values() -> Store {
-    let store = Store::new();
+    let store = new_store();
     for key in ["tall", "tower"] {
         store.put(key, &value(key, 30_000));
     }
@@ -448,7 +359,7 @@ fn is_only(found: &[(Vec<u8>, Vec<u8>)], key: &[u8], value: &[u8]) -> Outcome {
 
 /// A byte of a value that is salvaged.
 pub fn record_that_is_salvaged() -> Outcome {
-    let store = Store::new();
+    let store = new_store();
     store.put("key", b"the value");
     store.put("other", b"another");
     let world = store.world.copy();

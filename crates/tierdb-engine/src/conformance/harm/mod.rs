@@ -8,7 +8,9 @@
 //! * [`persist`]: each flush, fence, publish and wait is left out in turn, and a script must fail.
 //! * [`faults`]: each operation of a device fails in turn, while a store makes the [`steps`] of a script.
 //! * [`damage`]: copies of a store are [harmed](harms) in one place each.
+//! * [`sums`]: each comparison of a checksum is left out in turn, in a test with [`crafted`] damage.
 
+pub mod crafted;
 pub mod crash;
 pub mod damage;
 pub mod faults;
@@ -17,6 +19,7 @@ pub mod persist;
 pub mod rig;
 pub mod script;
 pub mod steps;
+pub mod sums;
 pub mod watch;
 
 pub use rig::{LogPlace, MediaSizes, Rig, SimHarness, Sizes};
