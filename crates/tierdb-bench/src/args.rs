@@ -172,7 +172,7 @@ pub struct Place {
     /// Bytes of a key (default: 16; for mixgraph alone, 48)
     #[arg(long, value_name = "BYTES", value_parser = key_bytes)]
     pub key_size: Option<usize>,
-    /// Memory for each store (default: 20 % of the data, and what small values need for their keys)
+    /// Memory for each store (default: 20 % of the data, or what a system of the run needs for its keys)
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<ByteSize>,
     /// Space on the fast tier for each store (default: as for memory)

@@ -1,7 +1,13 @@
 //! TierDB itself, in its three modes.
 
-use crate::store::{Counts, Durability, Fast, Found, Setup, Store, StoreError, System, TierIo};
+use crate::store::{Counts, Durability, Fast, Found, Needs, Setup, Store, StoreError, System, TierIo};
 use tierdb::{ByteSize, Config, Db, FastKind, FastTier, FlashTier, TierRole};
+
+/// Bytes of the fast tier that index and HSIT take for a key beside the key itself, which takes half as much again as
+/// it is long: leaves are seven tenths full where keys come in random order.
+const KEY_BYTES: u64 = 32;
+/// What the identity of a tier, a header and roundings take, and is left of a pool for a few keys.
+const FIXED_BYTES: u64 = 2 << 20;
 
 /// How TierDB is arranged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +46,18 @@ impl System for TierDb {
             Mode::Byte => Fast::Memory,
             Mode::Block => Fast::Block,
             Mode::Ssd => Fast::None,
+        }
+    }
+
+    fn needs(&self, keys: u64, key_bytes: usize) -> Needs {
+        // A third of a pool is the write buffer, a word for each of its pages its page table.
+        let pool = keys * (key_bytes as u64 * 3 / 2 + KEY_BYTES) * 1506 / 1000 + FIXED_BYTES;
+        match self.0 {
+            Mode::Byte => Needs { memory: 0, fast_bytes: pool + FIXED_BYTES },
+            // Half of memory is the pool. On its device are two images and a page table, of 65 / 32 of it, and a log
+            // of at most an eighth of the whole.
+            Mode::Block => Needs { memory: pool * 2, fast_bytes: (pool * 65 / 32 + FIXED_BYTES) * 8 / 7 },
+            Mode::Ssd => Needs { memory: pool * 2, fast_bytes: 0 },
         }
     }
 

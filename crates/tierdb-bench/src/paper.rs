@@ -5,14 +5,14 @@
 //! index and HSIT, eight SSDs, 40 threads. Here: memory 20 % and fast tier 21.4 % of the data, one flash
 //! directory. Its figures are pictures without numbers, so the text and the tables of the paper stand for them.
 
-use crate::args::{Figure, Paper};
+use crate::args::{Figure, Paper, Place};
 use crate::failure::Failure;
 use crate::keys::Distribution;
 use crate::phase::{Limit, Phase};
 use crate::plan::{self, Plan};
 use crate::plots::{Plot, Series, Shape};
 use crate::report::{Repeated, Report};
-use crate::store::{Durability, System, Systems};
+use crate::store::{Durability, Systems};
 use crate::table::grouped;
 use crate::values::Sizes;
 use crate::workload::Workload;
@@ -65,11 +65,10 @@ impl Figure {
 pub fn plan(systems: &Systems, paper: &Paper) -> Result<Plan, Failure> {
     let mut cases = Vec::new();
     for name in &paper.system {
-        let system = plan::named(systems, name)?;
         match paper.figure {
             Figure::Ycsb => {
                 let phases = ["a", "b", "c", "d", "e"].map(|name| phase(paper, name, 0.99, paper.threads));
-                cases.push(case(system, paper, String::new(), 1024, phases.to_vec()));
+                cases.push(case(systems, name, paper, String::new(), 1024, phases.to_vec())?);
             }
             Figure::Skew => {
                 let phases = MIXED.iter().flat_map(|name| {
@@ -79,7 +78,7 @@ pub fn plan(systems: &Systems, paper: &Paper) -> Result<Plan, Failure> {
                         ..phase(paper, name, theta, paper.threads)
                     })
                 });
-                cases.push(case(system, paper, String::new(), 1024, phases.collect()));
+                cases.push(case(systems, name, paper, String::new(), 1024, phases.collect())?);
             }
             Figure::Writes => {
                 for bytes in [512, 1024] {
@@ -91,14 +90,14 @@ pub fn plan(systems: &Systems, paper: &Paper) -> Result<Plan, Failure> {
                         warmup: None,
                         ..phase(paper, "put", theta, paper.threads)
                     });
-                    cases.push(case(system, paper, format!("{bytes} B"), bytes, phases.to_vec()));
+                    cases.push(case(systems, name, paper, format!("{bytes} B"), bytes, phases.to_vec())?);
                 }
             }
             Figure::Threads => {
                 let mut threads = 1;
                 while threads <= paper.threads {
                     let phases = MIXED.map(|name| phase(paper, name, 0.99, threads));
-                    let mut own = case(system, paper, String::new(), 1024, phases.to_vec());
+                    let mut own = case(systems, name, paper, String::new(), 1024, phases.to_vec())?;
                     own.1.threads = threads;
                     cases.push(own);
                     threads *= 2;
@@ -109,8 +108,8 @@ pub fn plan(systems: &Systems, paper: &Paper) -> Result<Plan, Failure> {
     let names: Vec<&str> = paper.system.iter().map(String::as_str).collect();
     let length = format!("closed loop; {} s after {} s of warm-up", paper.seconds, paper.seconds / 5.0);
     let sizes = Sizes::Fixed(1024);
-    let mut settings = plan::settings(systems, &names, &paper.place, paper.keys, sizes, length);
-    settings.fast_bytes = cases.first().map_or(settings.fast_bytes, |(_, case)| case.setup.fast_bytes);
+    let mut settings =
+        plan::settings(systems, &names, &place(systems, paper, 1024)?, paper.keys, sizes, length);
     if paper.figure == Figure::Writes {
         "512 and 1024 B (sizes below are for 1024)".clone_into(&mut settings.values);
         settings.length = format!("closed loop; {} updates", grouped(paper.keys));
@@ -119,19 +118,30 @@ pub fn plan(systems: &Systems, paper: &Paper) -> Result<Plan, Failure> {
 }
 
 fn case(
-    system: &dyn System,
+    systems: &Systems,
+    name: &str,
     paper: &Paper,
     label: String,
     bytes: u32,
     phases: Vec<Phase>,
-) -> (String, crate::case::Case) {
-    let mut place = paper.place.clone();
-    let data = paper.keys * (16 + u64::from(bytes));
-    place.fast_capacity.get_or_insert(ByteSize((data * 214 / 1000).max(32 << 20)));
+) -> Result<(String, crate::case::Case), Failure> {
+    let system = plan::named(systems, name)?;
+    let place = place(systems, paper, bytes)?;
     let mut case = plan::bare_case(system, &place, paper.keys, Sizes::Fixed(bytes), Durability::Durable);
     case.threads = paper.threads;
     case.phases = phases;
-    (label, case)
+    Ok((label, case))
+}
+
+/// The sizes of a run with values of `bytes` bytes: those of the paper, or what was asked for.
+fn place(systems: &Systems, paper: &Paper, bytes: u32) -> Result<Place, Failure> {
+    let mut place = paper.place.clone();
+    plan::size_tiers(systems, &paper.system, &mut place, paper.keys, Sizes::Fixed(bytes))?;
+    if paper.place.fast_capacity.is_none() {
+        let data = paper.keys * (16 + u64::from(bytes));
+        place.fast_capacity = place.fast_capacity.max(Some(ByteSize(data * 214 / 1000)));
+    }
+    Ok(place)
 }
 
 fn phase(paper: &Paper, name: &str, theta: f64, threads: usize) -> Phase {

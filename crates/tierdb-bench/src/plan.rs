@@ -8,7 +8,8 @@ use crate::keys::MIN_KEY_BYTES;
 use crate::machine::{Machine, file_system};
 use crate::phase::{Limit, Phase};
 use crate::report::{Repeated, Report, Settings};
-use crate::store::{Durability, Fast, Setup, System, Systems};
+use crate::store::{Durability, Fast, Needs, Setup, System, Systems};
+use crate::table::grouped;
 use crate::values::Sizes;
 use crate::workload::Workload;
 use std::path::PathBuf;
@@ -34,8 +35,10 @@ pub struct Plan {
 /// `Invalid` for a system that is not there.
 pub fn of_run(systems: &Systems, run: &Run) -> Result<Plan, Failure> {
     let mut cases = Vec::new();
-    let run = &with_sizes(run.clone());
+    let mut run = with_sizes(run.clone());
     let sizes = run.value_size.unwrap_or(Sizes::Fixed(1024));
+    size_tiers(systems, &run.system, &mut run.place, run.keys, sizes)?;
+    let run = &run;
     for threads in &run.threads {
         for durability in &run.durability {
             for name in &run.system {
@@ -124,7 +127,7 @@ pub fn named<'a>(systems: &'a Systems, name: &str) -> Result<&'a dyn System, Fai
     })
 }
 
-/// A case of `system` without phases, on one thread.
+/// A case of `system` without phases, on one thread, where [`size_tiers`] has settled its sizes.
 pub fn bare_case(
     system: &dyn System,
     place: &Place,
@@ -146,9 +149,9 @@ pub fn bare_case(
         system: system.name().to_owned(),
         setup: Setup {
             fast_dir: fast.join(own("fast")),
-            fast_bytes: fast_bytes(place, keys, data_bytes),
+            fast_bytes: fast_bytes(place),
             flash_dir: place.dir.join(own("flash")),
-            memory: memory(place, keys, data_bytes),
+            memory: memory(place),
             durability,
             emulate_fast: device(emulate_fast),
             emulate_flash: device(&place.emulate_flash),
@@ -173,17 +176,60 @@ fn data_bytes(place: &Place, keys: u64, sizes: Sizes) -> u64 {
     (keys as f64 * (key_bytes(place) as f64 + sizes.mean())) as u64
 }
 
-/// A fifth of the data; or, where values are small, twice what TierDB's index takes for each key.
-fn share(place: &Place, keys: u64, data_bytes: u64) -> u64 {
-    (data_bytes / 5).max(keys * (key_bytes(place) as u64 + 56) * 2)
+/// What the system asks for beyond its needs, so that keys which are inserted later have room too: a quarter.
+fn with_room(bytes: u64) -> u64 {
+    bytes + bytes / 4
 }
 
-fn memory(place: &Place, keys: u64, data_bytes: u64) -> u64 {
-    place.memory.map_or(share(place, keys, data_bytes).max(LEAST_MEMORY), ByteSize::bytes)
+/// Settles how much memory and fast tier each store of a run gets, the same for all `names`: what was asked for, or
+/// a fifth of the data, and more where values are small and some system needs it for its keys.
+///
+/// # Errors
+/// `Invalid` if there is no such system, or if what was asked for cannot hold the keys of one, saying what could.
+pub fn size_tiers(
+    systems: &Systems,
+    names: &[String],
+    place: &mut Place,
+    keys: u64,
+    sizes: Sizes,
+) -> Result<(), Failure> {
+    let mut most = Needs { memory: LEAST_MEMORY, fast_bytes: LEAST_FAST };
+    for name in names {
+        let system = named(systems, name)?;
+        let needs = system.needs(keys, key_bytes(place));
+        let enough = |given: Option<ByteSize>, needed: u64, option: &str| match given {
+            Some(given) if given.bytes() < needed => Err(Failure::Invalid(format!(
+                "--{option} {given} is too small: {name} needs about {} for {} keys of {} B; give --{option} {} or more, \
+                 leave --{option} out, or ask for fewer --keys",
+                ByteSize(needed),
+                grouped(keys),
+                key_bytes(place),
+                whole_mib(with_room(needed)),
+            ))),
+            _ => Ok(()),
+        };
+        enough(place.memory, needs.memory, "memory")?;
+        enough(place.fast_capacity, needs.fast_bytes, "fast-capacity")?;
+        most.memory = most.memory.max(with_room(needs.memory));
+        most.fast_bytes = most.fast_bytes.max(with_room(needs.fast_bytes));
+    }
+    let fifth = data_bytes(place, keys, sizes) / 5;
+    place.memory.get_or_insert(ByteSize(fifth.max(most.memory)));
+    place.fast_capacity.get_or_insert(ByteSize(fifth.max(most.fast_bytes)));
+    Ok(())
 }
 
-fn fast_bytes(place: &Place, keys: u64, data_bytes: u64) -> u64 {
-    place.fast_capacity.map_or(share(place, keys, data_bytes).max(LEAST_FAST), ByteSize::bytes)
+/// At least `bytes`, in a form that the command line takes.
+fn whole_mib(bytes: u64) -> String {
+    format!("{}MiB", bytes.div_ceil(1 << 20))
+}
+
+fn memory(place: &Place) -> u64 {
+    place.memory.map_or(LEAST_MEMORY, ByteSize::bytes)
+}
+
+fn fast_bytes(place: &Place) -> u64 {
+    place.fast_capacity.map_or(LEAST_FAST, ByteSize::bytes)
 }
 
 /// What is said about all cases of a run.
@@ -213,8 +259,8 @@ pub fn settings(
         key_bytes: key_bytes(place),
         values: sizes.name(),
         data_bytes,
-        memory: memory(place, keys, data_bytes),
-        fast_bytes: fast_bytes(place, keys, data_bytes),
+        memory: memory(place),
+        fast_bytes: fast_bytes(place),
         places: places
             .into_iter()
             .map(|(tier, dir)| (tier, format!("{} ({})", dir.display(), file_system(&dir))))

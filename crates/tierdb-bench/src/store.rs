@@ -146,6 +146,15 @@ pub enum Fast {
     Block,
 }
 
+/// The least that a system works with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Bytes of memory.
+    pub memory: u64,
+    /// Bytes on the fast tier.
+    pub fast_bytes: u64,
+}
+
 /// A way to open stores: one product with one arrangement of its tiers.
 pub trait System: Send + Sync {
     /// Its name on the command line and in reports.
@@ -156,6 +165,11 @@ pub trait System: Send + Sync {
 
     /// What its fast tier is.
     fn fast(&self) -> Fast;
+
+    /// The least it works with for `keys` keys of `key_bytes` bytes, whatever their values. Default: anything.
+    fn needs(&self, _keys: u64, _key_bytes: usize) -> Needs {
+        Needs::default()
+    }
 
     /// Opens the store of `setup`, or creates it where the directories are empty.
     ///

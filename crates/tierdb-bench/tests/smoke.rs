@@ -98,6 +98,34 @@ fn sizes_distributions_and_rates_can_be_chosen() {
 }
 
 #[test]
+fn keys_that_outweigh_their_values_have_room_in_every_mode() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    // A fifth of the data holds no such index: of 9 MB the keys are all.
+    let small = ["run", "--keys", "25000", "--key-size", "360", "--value-size", "8", "--ops", "500"];
+    let rest = ["--workload", "d", "--no-recovery"];
+    let report = bench(dir.path(), &[&small[..], &rest].concat());
+    assert_eq!(report["cases"].as_array().map(Vec::len), Some(3), "{}", report["failures"]);
+}
+
+#[test]
+fn a_tier_that_cannot_hold_the_keys_is_refused_and_what_could_is_said() {
+    let refused = |option: &str, system: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_tierdb-bench"))
+            .args(["run", "--keys", "4000000", "--value-size", "100", "--system", system, option, "64MiB"])
+            .output()
+            .expect("the command runs");
+        assert!(!output.status.success(), "{option} {system}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    // 56 B for each of 4 million keys, half as much again for the write buffer, and a quarter to spare: 408 MiB; and
+    // for a logged pool twice that in memory.
+    let said = refused("--fast-capacity", "tierdb-byte");
+    assert!(said.contains("--fast-capacity 64 MiB") && said.contains("--fast-capacity 408MiB"), "{said}");
+    let said = refused("--memory", "tierdb-ssd");
+    assert!(said.contains("--memory 64 MiB") && said.contains("--memory 810MiB"), "{said}");
+}
+
+#[test]
 fn mixgraph_is_measured_and_drawn() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let plots = dir.path().join("plots");
