@@ -19,5 +19,5 @@ pub use buf::AlignedBuf;
 pub use combine::Combined;
 pub use file::{BLOCK, BlockFile, Dir, DirLock, OpenMode};
 pub use meter::{Cause, Emulation, Meter, MeterSnapshot, Metered, Pace};
-pub use real::{ReadBatching, RealDir, RealFile, RealOptions};
+pub use real::{RandomReads, ReadBatching, RealDir, RealFile, RealOptions, random_reads};
 pub use striped::{STRIPE, Striped, StripedFile};

@@ -10,12 +10,17 @@ use tierdb_device::{
 };
 
 const WAYS: [RealOptions; 6] = [
-    RealOptions { batching: ReadBatching::Combining, io_uring: true, rings: 1 },
-    RealOptions { batching: ReadBatching::Combining, io_uring: true, rings: 3 },
-    RealOptions { batching: ReadBatching::Timeout(Duration::from_micros(100)), io_uring: true, rings: 2 },
-    RealOptions { batching: ReadBatching::Direct, io_uring: true, rings: 2 },
-    RealOptions { batching: ReadBatching::Combining, io_uring: false, rings: 2 },
-    RealOptions { batching: ReadBatching::Direct, io_uring: false, rings: 0 },
+    RealOptions { batching: ReadBatching::Combining, io_uring: true, rings: 1, batch: 3 },
+    RealOptions { batching: ReadBatching::Combining, io_uring: true, rings: 3, batch: 64 },
+    RealOptions {
+        batching: ReadBatching::Timeout(Duration::from_micros(100)),
+        io_uring: true,
+        rings: 2,
+        batch: 64,
+    },
+    RealOptions { batching: ReadBatching::Direct, io_uring: true, rings: 2, batch: 64 },
+    RealOptions { batching: ReadBatching::Combining, io_uring: false, rings: 2, batch: 64 },
+    RealOptions { batching: ReadBatching::Direct, io_uring: false, rings: 0, batch: 64 },
 ];
 
 fn zeroed(len: usize) -> AlignedBuf {

@@ -32,11 +32,13 @@ pub struct RealOptions {
     /// Batches in flight at once. Default 8, at least 1. As many threads read each for itself; reads of
     /// more are combined. Fewer rings make larger batches and more waiting.
     pub rings: usize,
+    /// Most reads of a batch. Default 64, as PRISM's coalescing limit; 1 to 64. Fewer for comparison.
+    pub batch: usize,
 }
 
 impl Default for RealOptions {
     fn default() -> Self {
-        RealOptions { batching: ReadBatching::Combining, io_uring: true, rings: 8 }
+        RealOptions { batching: ReadBatching::Combining, io_uring: true, rings: 8, batch: BATCH }
     }
 }
 
@@ -57,7 +59,7 @@ impl Device {
                 ReadBatching::Timeout(window) => Some(window),
                 ReadBatching::Combining | ReadBatching::Direct => None,
             };
-            Combiner::new(std::iter::once(first).chain(more).collect(), BATCH, window)
+            Combiner::new(std::iter::once(first).chain(more).collect(), options.batch.clamp(1, BATCH), window)
         });
         Device { batching: options.batching, rings, pool: OnceLock::new() }
     }

@@ -141,6 +141,10 @@ impl RealFile {
         let handle = Arc::new(handle);
         RealFile { handle, device, resized: AtomicU64::new(0), synced: AtomicU64::new(0) }
     }
+
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
+    }
 }
 
 impl BlockFile for RealFile {
