@@ -2,13 +2,33 @@
 
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
-use tierdb_engine::{Durability, Engine, KeyRange, WriteBatch};
-use tierdb_sim::World;
+use tierdb_base::FailureLatch;
+use tierdb_device::Meter;
+use tierdb_engine::{Durability, Engine, FlashTier, KeyRange, Media, WriteBatch};
+use tierdb_pmem::Pool;
+use tierdb_sim::{SimDir, World};
 
 /// Seeds the checksums of every store here.
 pub const SEED: u64 = 0x7469_6572;
 /// Most states of one store: an input names one with a byte.
 const STATES: usize = 48;
+
+/// What a store is given: a pool, and so many bytes of flash in the directory `flash` of a world.
+pub fn media<P: Pool>(pool: P, latch: FailureLatch, world: &World, flash: u64) -> Media<P, SimDir> {
+    Media {
+        pool: pool.into(),
+        fast_meter: Meter::new(),
+        flash: vec![FlashTier {
+            dir: world.dir("flash"),
+            capacity: flash,
+            meter: Meter::new(),
+            emulation: None,
+        }],
+        seed: SEED,
+        latch,
+        mode: "simulated".into(),
+    }
+}
 
 fn key(number: usize) -> Vec<u8> {
     match number % 8 {
@@ -73,7 +93,7 @@ pub fn fill_and_watch(world: &World, engine: &dyn Engine) -> Vec<World> {
 const MOST: usize = 10_000;
 
 /// Reads all there is, in every way.
-pub fn read(engine: &dyn Engine) {
+fn read(engine: &dyn Engine) {
     for number in (0..64).chain([100]) {
         let _ = engine.get(&key(number));
     }
@@ -89,11 +109,23 @@ pub fn read(engine: &dyn Engine) {
 }
 
 /// Writes over some of it, and has the engine move the rest.
-pub fn change(engine: &dyn Engine) {
+fn change(engine: &dyn Engine) {
     for number in (0..70).step_by(7) {
         let _ = engine.put(&key(number), &value(number, 300), Durability::Durable);
     }
     let _ = engine.delete(&key(100), Durability::Durable);
     let _ = engine.flush();
     let _ = engine.compact();
+}
+
+/// Reads all of a store that opens, writes to it, closes it, and reads what another open finds.
+pub fn open_and_use<E: Engine>(open: impl Fn() -> tierdb_base::Result<E>) {
+    for write in [true, false] {
+        let Ok(engine) = open() else { return };
+        read(&engine);
+        if write {
+            change(&engine);
+            let _ = engine.close();
+        }
+    }
 }

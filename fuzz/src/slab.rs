@@ -1,9 +1,8 @@
 //! Small stores of the slab engine on simulated media, with something of everything in them.
 
-use crate::entries::{SEED, change, fill_and_watch, read};
+use crate::entries::{self, fill_and_watch, open_and_use};
 use tierdb_base::FailureLatch;
-use tierdb_device::Meter;
-use tierdb_engine::{Background, Durability, Engine, FlashTier, Media};
+use tierdb_engine::{Background, Durability, Engine, Media};
 use tierdb_sim::{SimDir, SimPool, World};
 use tierdb_slab::{Options, SlabStore};
 
@@ -22,19 +21,7 @@ fn options() -> Options {
 }
 
 fn media(world: &World) -> Media<SimPool, SimDir> {
-    Media {
-        pool: world.pool("pool").opened().into(),
-        fast_meter: Meter::new(),
-        flash: vec![FlashTier {
-            dir: world.dir("flash"),
-            capacity: FLASH,
-            meter: Meter::new(),
-            emulation: None,
-        }],
-        seed: SEED,
-        latch: FailureLatch::new(),
-        mode: "simulated".into(),
-    }
+    entries::media(world.pool("pool").opened(), FailureLatch::new(), world, FLASH)
 }
 
 /// A store as it was at the events while several keys changed, closed, and with a range that was removed while a snapshot
@@ -59,12 +46,5 @@ pub fn stores() -> Vec<World> {
 /// Does to the store of a world all that reads what is stored, and writes to it.
 pub fn exercise(world: &World) {
     fastrand::seed(2);
-    for write in [true, false] {
-        let Ok(engine) = SlabStore::open(media(world), options()) else { return };
-        read(&engine);
-        if write {
-            change(&engine);
-            let _ = engine.close();
-        }
-    }
+    open_and_use(|| SlabStore::open(media(world), options()));
 }

@@ -166,6 +166,15 @@ impl<S: Sizes> Script<S> {
     }
 }
 
+/// Without a fault, the scripts that overwrite keys make a store count something for each of `counters` that it has.
+pub fn do_what_they_are_for<S: Sizes>(scripts: &[Script<S>], counters: &[&str]) {
+    for script in scripts.iter().filter(|script| script.name == "overwrite") {
+        for (counter, count) in script.counters() {
+            assert!(count > 0 || !counters.contains(&counter), "{counter} of {:?}", script.name());
+        }
+    }
+}
+
 /// Whether a failure of this kind leaves open what is on media.
 fn leaves_open(kind: FaultKind, class: &str) -> bool {
     match kind {

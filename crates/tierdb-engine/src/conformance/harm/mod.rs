@@ -7,7 +7,7 @@
 //! * [`crash`]: [`script`]s of random operations are crashed at their events.
 //! * [`persist`]: each flush, fence, publish and wait is left out in turn, and a script must fail.
 //! * [`faults`]: each operation of a device fails in turn, while a store makes the [`steps`] of a script.
-//! * [`damage`]: copies of a store are [harmed](harms) in one place each.
+//! * [`surveys`]: copies of a store are [harmed](harms) in one place each, and [looked at](damage).
 //! * [`sums`]: each comparison of a checksum is left out in turn, in a test with [`crafted`] damage.
 
 pub mod crafted;
@@ -20,6 +20,7 @@ pub mod rig;
 pub mod script;
 pub mod steps;
 pub mod sums;
+pub mod surveys;
 pub mod watch;
 
 pub use rig::{LogPlace, MediaSizes, Rig, SimHarness, Sizes};
