@@ -14,6 +14,7 @@ pub mod exit;
 pub mod health;
 pub mod jsonl;
 pub mod load;
+pub mod placement;
 pub mod scan;
 pub mod stat;
 pub mod store;

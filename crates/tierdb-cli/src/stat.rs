@@ -1,5 +1,6 @@
 //! `stat`: a store's statistics, for people and as JSON.
 
+use crate::placement;
 use crate::text::grouped;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
@@ -61,12 +62,18 @@ fn table(stats: &Stats) -> String {
     list.row("total", &of(in_memory, stats.memory_budget));
     list.part_rows(&stats.memory);
     cache_rows(&mut list, &stats.cache, stats.write_buffer_hits);
+    let placement = placement::rows(stats);
+    if !placement.is_empty() {
+        list.heading("placement");
+        placement.iter().for_each(|(name, what)| list.row(name, what));
+    }
     list.heading("since this open");
     list.size_row("written by callers", stats.user_bytes_written);
     let amplification = stats.write_amplification().map(|factor| format!("{factor:.2}"));
     list.row("write amplification", amplification.as_deref().unwrap_or("nothing written yet"));
     list.row("writers held back", &duration(stats.stall_ns));
-    for (name, count) in stats.operations.iter().chain(&stats.counters).filter(|(_, count)| *count > 0) {
+    let more = stats.counters.iter().filter(|(name, _)| !placement::tells(stats, name));
+    for (name, count) in stats.operations.iter().chain(more).filter(|(_, count)| *count > 0) {
         list.row(name, &grouped(*count));
     }
     if stats.latencies.iter().any(|(_, latency)| latency.count > 0) {

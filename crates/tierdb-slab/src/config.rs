@@ -36,9 +36,13 @@ pub struct Options {
     /// Share of the tracked keys, in percent, that are popular enough to stay: 0..=100, or `None` to look for the best
     /// by hill climbing on throughput and writes to flash. Default 70 (PrismDB §6).
     pub pinned_pct: Option<u8>,
-    /// Most bytes a day that are written to flash. Default `None`: any. When it is spent, the fast tier is filled up to
-    /// the last percent, then writers are slowed down, and only writers that find no room at all make it be exceeded.
-    pub flash_bytes_per_day: Option<u64>,
+    /// Most bytes a day that are written to each flash directory, in their order; any to one for which there is `None`, or
+    /// nothing at all. Default: nothing. When all directories have spent theirs, the fast tier is filled up to the last percent, then
+    /// writers are slowed down, and only writers that find no room at all make it be exceeded.
+    pub flash_bytes_per_day: Vec<Option<u64>>,
+    /// Keys that are tracked, in percent of those that the fast tier would hold if each took 1 KiB with its value: 1 to 400.
+    /// Default 50. A tracked key takes 4.1 bytes of DRAM; all of them a tenth of `memory` at the most.
+    pub tracked_pct: u16,
     /// What scores the ranges that may be migrated. Default `ApproxM`.
     pub metric: Metric,
     /// Ranges that are compared for a migration. Default 8 (PrismDB §5.3); 0 compares all.
@@ -62,7 +66,8 @@ impl Options {
             high_pct: 98,
             low_pct: 95,
             pinned_pct: Some(70),
-            flash_bytes_per_day: None,
+            flash_bytes_per_day: Vec::new(),
+            tracked_pct: 50,
             metric: Metric::ApproxM,
             choices: 8,
             recovery_threads: cores,
@@ -82,6 +87,7 @@ impl Options {
         check((50..=99).contains(&self.high_pct), "high_pct must be 50 to 99")?;
         check((1..self.high_pct).contains(&self.low_pct), "low_pct must be at least 1, and below high_pct")?;
         check(self.pinned_pct.is_none_or(|pct| pct <= 100), "pinned_pct must be 0 to 100")?;
+        check((1..=400).contains(&self.tracked_pct), "tracked_pct must be 1 to 400")?;
         check(self.recovery_threads >= 1, "recovery_threads must be at least 1")
     }
 }

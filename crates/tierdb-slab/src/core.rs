@@ -12,7 +12,7 @@ use crate::partition::{Entry, Partition, RangeTombstone, State};
 use crate::read_trigger::ReadTrigger;
 use crate::snapshots::Snapshots;
 use crate::tracker::{Tier, Tracker};
-use crate::tune::{PinnedShare, WearBudget};
+use crate::tune::PinnedShare;
 use crate::work::Work;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -67,7 +67,6 @@ pub struct Core<P: Pool, D: Dir> {
     pub cache: Cache,
     pub read_trigger: ReadTrigger,
     pub pinned: PinnedShare,
-    pub budget: WearBudget,
     pub lost: Lost,
     pub counters: Counters,
     pub latencies: Latencies,

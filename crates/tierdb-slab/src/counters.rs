@@ -23,6 +23,8 @@ pub struct Counters {
     pub stall_ns: Counter,
     pub stalls: Counter,
     pub migrations: Counter,
+    /// Times that a migration was not made because no more may be written to flash.
+    pub held_back: Counter,
     /// Keys whose newest version went to flash.
     pub demoted: Counter,
     /// Keys that were copied to the fast tier.

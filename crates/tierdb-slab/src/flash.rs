@@ -4,7 +4,9 @@
 //! table that a migration replaced is kept until the last reader lets it go, then its file is removed. A file that
 //! no record names is what a crash left of a migration: it is removed on open.
 
+use crate::config::Options;
 use crate::heap::Slots;
+use crate::tune::WearBudget;
 use std::collections::HashSet;
 use std::io::ErrorKind::StorageFull;
 use std::ops::Bound;
@@ -27,6 +29,7 @@ pub struct FlashDir<D: Dir> {
     pub medium: &'static str,
     pub capacity: u64,
     pub meter: Meter,
+    pub budget: WearBudget,
     used: AtomicU64,
 }
 
@@ -75,8 +78,8 @@ pub struct Flash<D: Dir> {
 
 impl<D: Dir> Flash<D> {
     /// The directories of a store whose checksums `store` seeds.
-    pub fn new(tiers: Vec<FlashTier<D>>, store: u64, table_bytes: u64, latch: FailureLatch) -> Self {
-        let dir = |tier: FlashTier<D>| FlashDir {
+    pub fn new(tiers: Vec<FlashTier<D>>, store: u64, options: &Options, latch: FailureLatch) -> Self {
+        let dir = |(number, tier): (usize, FlashTier<D>)| FlashDir {
             name: tier.dir.name(),
             medium: tier.emulation.map_or("flash", |emulation| emulation.name),
             tables: TableDir::new(
@@ -87,9 +90,11 @@ impl<D: Dir> Flash<D> {
             ),
             capacity: tier.capacity,
             meter: tier.meter,
+            budget: WearBudget::new(options.flash_bytes_per_day.get(number).copied().flatten()),
             used: AtomicU64::new(0),
         };
-        Flash { dirs: tiers.into_iter().map(dir).collect(), table_bytes, latch }
+        let dirs = tiers.into_iter().enumerate().map(dir).collect();
+        Flash { dirs, table_bytes: options.table_bytes, latch }
     }
 
     /// Opens the live table that `record` names.
@@ -173,6 +178,11 @@ impl<D: Dir> Flash<D> {
             Error::Io { .. } => self.latch.set(error),
             _ => error,
         })
+    }
+
+    /// Whether every directory has a budget, and has spent it.
+    pub fn is_spent(&self) -> bool {
+        self.dirs.iter().all(|dir| dir.budget.is_spent())
     }
 
     /// Whether tables of `bytes` together can be written now.
@@ -449,8 +459,11 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
     fn begin_table(&mut self) -> Result<()> {
         let room =
             |dir: &FlashDir<D>| dir.limit(self.limit, self.flash.table_bytes).saturating_sub(dir.used());
-        let number = (0..self.flash.dirs.len() as u32)
-            .max_by_key(|number| (room(self.dir(*number)), u32::MAX - number));
+        let least = self.flash.table_bytes;
+        let number = (0..self.flash.dirs.len() as u32).max_by_key(|number| {
+            let (dir, room) = (self.dir(*number), room(self.dir(*number)));
+            (room >= least && !dir.budget.is_spent(), room, u32::MAX - number)
+        });
         let number = number.ok_or_else(|| self.flash.full())?;
         let options =
             WriterOptions { allocate: self.flash.table_bytes.min(1 << 20), ..WriterOptions::default() };
@@ -475,6 +488,7 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
             dir.give(open.taken - len);
         }
         self.written += len;
+        dir.budget.spend(len);
         self.done.push(NewTable { record, table: Some(table), flash: self.flash.clone() });
         Ok(())
     }

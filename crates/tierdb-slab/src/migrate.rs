@@ -328,7 +328,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.counters.tables_written.add(merged.tables.len() as u64);
         self.counters.tables_replaced.add(old.len() as u64);
         self.counters.table_bytes.add(merged.bytes);
-        self.budget.spend(merged.bytes);
         let live: Vec<Arc<LiveTable<D>>> = merged
             .tables
             .into_iter()

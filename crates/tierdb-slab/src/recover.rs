@@ -26,7 +26,7 @@ use crate::scan::{Doubtful, Found, Version, find_classes, scan};
 use crate::slabs::Slabs;
 use crate::snapshots::Snapshots;
 use crate::tracker::Tracker;
-use crate::tune::{PinnedShare, WearBudget};
+use crate::tune::PinnedShare;
 use crate::work::Work;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashSet};
@@ -56,9 +56,9 @@ fn core_of<P: Pool, D: Dir>(
     last: Seqno,
     lost: Lost,
 ) -> Core<P, D> {
-    // About as many keys as half of the fast tier holds of 1 KiB, within a tenth of the memory at 4 bytes a key: most
-    // of what is tracked is pinned, and what is pinned must fit.
-    let tracked = (heap.pool.len() / 2048).min(options.memory / 10 / 4).max(1 << 10);
+    // By default as many as half of the fast tier holds: most of what is tracked is pinned, and what is pinned must fit.
+    let wanted = heap.pool.len() / 1024 * u64::from(options.tracked_pct) / 100;
+    let tracked = wanted.min(options.memory / 10 / 4).max(1 << 10);
     Core {
         commits: CommitSlots::new(),
         router: RwLock::new(router),
@@ -71,7 +71,6 @@ fn core_of<P: Pool, D: Dir>(
         cache: Cache::new(),
         read_trigger: ReadTrigger::new(),
         pinned: PinnedShare::new(options.pinned_pct),
-        budget: WearBudget::new(options.flash_bytes_per_day),
         lost,
         counters: Counters::default(),
         latencies: Latencies::new(),
@@ -93,12 +92,8 @@ pub fn create<P: Pool, D: Dir>(mut media: Media<P, D>, options: Options) -> Resu
     if Layout::is_formatted(&*media.pool) {
         return Err(Error::invalid("the pool holds a store: open it instead"));
     }
-    let flash = Arc::new(Flash::new(
-        std::mem::take(&mut media.flash),
-        media.seed,
-        options.table_bytes,
-        media.latch.clone(),
-    ));
+    let flash =
+        Arc::new(Flash::new(std::mem::take(&mut media.flash), media.seed, &options, media.latch.clone()));
     flash.remove_orphans(&flash.files()?, |_| false)?;
     let slabs = Slabs::create(media.pool.clone(), media.seed, &layout);
     layout.format(&*media.pool, media.seed)?;
@@ -122,12 +117,8 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
             media.flash.len()
         )));
     }
-    let flash = Arc::new(Flash::new(
-        std::mem::take(&mut media.flash),
-        media.seed,
-        options.table_bytes,
-        media.latch.clone(),
-    ));
+    let flash =
+        Arc::new(Flash::new(std::mem::take(&mut media.flash), media.seed, &options, media.latch.clone()));
     let last = unseal(&*pool, media.seed, SEQNO_LIMIT)? << STEP_BITS;
     let (slabs, unknown_slabs) = Slabs::open(pool.clone(), media.seed, &layout);
     let heap = Heap { pool: pool.clone(), seed: media.seed, slabs };

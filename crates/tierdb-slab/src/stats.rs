@@ -1,6 +1,8 @@
 //! What a store says about itself.
 
 use crate::core::Core;
+use crate::tune::WearBudget;
+use std::time::Instant;
 use tierdb_base::TierRole;
 use tierdb_device::Dir;
 use tierdb_engine::{IoStats, Stats, TierStats};
@@ -36,12 +38,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let c = &self.counters;
         let slabs = &self.heap.slabs;
         let (mut fast_keys, mut flash_keys, mut tombstones, mut tables) = (0_u64, 0_u64, 0_u64, 0_u64);
-        let mut partitions = 0_u64;
+        let (mut partitions, mut copies) = (0_u64, 0_u64);
         for part in &self.router.read().parts {
             let state = part.read();
             partitions += 1;
             fast_keys += state.index.len() as u64 - state.tombstones;
             tombstones += state.tombstones;
+            copies += state.copies.len() as u64;
             for table in state.tables.tables() {
                 flash_keys += table.table.footer().keys;
                 tables += 1;
@@ -66,7 +69,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
             io: IoStats::by_cause(&dir.meter),
         }));
         let clocks = self.tracker.distribution();
-        let budget_left = self.budget.left(std::time::Instant::now());
         let mut stats = Stats {
             engine: "slab",
             mode: self.mode.clone(),
@@ -88,6 +90,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             stall_ns: c.stall_ns.get(),
             counters: vec![
                 ("keys_fast", fast_keys),
+                ("copies_fast", copies),
                 ("tombstones_fast", tombstones),
                 ("keys_flash", flash_keys),
                 ("tables", tables),
@@ -105,6 +108,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("partitions", partitions),
                 ("stalls", c.stalls.get()),
                 ("migrations", c.migrations.get()),
+                ("migrations_held_back", c.held_back.get()),
                 ("demoted_keys", c.demoted.get()),
                 ("promoted_keys", c.promoted.get()),
                 ("dropped_copies", c.dropped_copies.get()),
@@ -112,14 +116,23 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("tables_replaced", c.tables_replaced.get()),
                 ("table_entries_written", c.entries_written.get()),
                 ("table_bytes_written", c.table_bytes.get()),
+                ("table_bytes_per_demoted_key", c.table_bytes.get() / c.demoted.get().max(1)),
                 ("moved_records", c.moved_records.get()),
                 ("lost_records", self.lost.slots().len() as u64),
             ],
             poisoned: self.latch.check().err().map(|error| error.to_string()),
         };
-        if let Some(left) = budget_left {
-            stats.counters.push(("flash_budget_left_bytes", left.max(0) as u64));
-            stats.counters.push(("flash_budget_spent", u64::from(left <= 0)));
+        let now = Instant::now();
+        let budgets = || self.flash.dirs.iter().map(|dir| &dir.budget);
+        let (per_day, spent): (Vec<u64>, Vec<u64>) = budgets().filter_map(WearBudget::per_day).unzip();
+        if !per_day.is_empty() {
+            let left: i64 = budgets().filter_map(|budget| budget.left(now)).map(|left| left.max(0)).sum();
+            stats.counters.extend([
+                ("flash_budget_bytes_per_day", per_day.iter().sum()),
+                ("flash_budget_spent_bytes", spent.iter().sum()),
+                ("flash_budget_left_bytes", left as u64),
+                ("flash_budget_holds_back_migration", u64::from(self.is_held_back())),
+            ]);
         }
         stats
     }

@@ -108,6 +108,11 @@ impl WearBudget {
         Some(come as i64 - self.written.load(Ordering::Relaxed) as i64)
     }
 
+    /// The budget of a day, and bytes that were written; `None` if there is no limit.
+    pub fn per_day(&self) -> Option<(u64, u64)> {
+        self.per_day.map(|per_day| (per_day, self.written.load(Ordering::Relaxed)))
+    }
+
     /// Whether more was written than may be.
     pub fn is_spent(&self) -> bool {
         self.left(Instant::now()).is_some_and(|left| left <= 0)
@@ -151,6 +156,9 @@ mod tests {
         assert_eq!(budget.left(now), Some(-500));
         assert!(budget.is_spent());
         assert_eq!(budget.left(now + Duration::from_secs(3600)), Some(500));
-        assert_eq!(WearBudget::new(None).left(now), None);
+        assert_eq!(budget.per_day(), Some((24_000, 1500)));
+        let none = WearBudget::new(None);
+        none.spend(1500);
+        assert_eq!((none.left(now), none.per_day(), none.is_spent()), (None, None, false));
     }
 }

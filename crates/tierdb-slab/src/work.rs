@@ -144,6 +144,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
             || self.work.over_memory.load(Ordering::Relaxed)
     }
 
+    /// Whether there is something to migrate, and no more may be written to flash.
+    pub fn is_held_back(&self) -> bool {
+        self.is_over(self.options.low_pct) && self.flash.is_spent() && !self.is_over(LAST_PCT)
+    }
+
     /// After a write: migration starts at the high watermark, and writers are held back the more the less is free.
     pub fn after_write(&self) {
         if self.ordered {
@@ -169,7 +174,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.work.want_space();
         let (free, target) = (self.heap.slabs.free_bytes(), self.free_target(self.options.high_pct));
         if free < target / 2 {
-            let longest = if self.budget.is_spent() { SPENT_PACE } else { PACE };
+            let longest = if self.flash.is_spent() { SPENT_PACE } else { PACE };
             let pace = longest.mul_f64(1.0 - free as f64 / (target as f64 / 2.0));
             self.counters.stall_ns.add(pace.as_nanos() as u64);
             std::thread::sleep(pace);
@@ -182,7 +187,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             if self.drop_copies() > 0 {
                 continue;
             }
-            if self.budget.is_spent() && !self.is_over(LAST_PCT) {
+            if self.is_held_back() {
+                self.counters.held_back.add(1);
                 return Ok(());
             }
             let done = match self.migrate_round(Victims::Unpopular) {

@@ -35,7 +35,9 @@ mod shape;
 mod tiers;
 
 pub use checkpoint::{Copied, restore};
-pub use config::{Config, EngineKind, FastKind, FastTier, FlashTier, Valuelog};
+pub use config::{
+    Config, EngineKind, FastKind, FastTier, FlashTier, PinningThreshold, Slab, Valuelog, WriteBudget,
+};
 pub use db::Db;
 pub use entries::Entries;
 pub use repair::{REPORT_NAME, RepairReport, repair, verify_offline};

@@ -79,11 +79,20 @@ impl Prepared {
         let (options, pool_len) = (self.options(&pool), pool.len());
         let media = self.media(pool, latch, fast_meter)?;
         let fresh = self.tiers.fresh;
-        Ok(match self.tiers.shape.engine {
+        let engine = self.tiers.shape.engine;
+        if engine == EngineKind::Valuelog && self.config.flash.iter().any(|tier| tier.write_budget.is_some())
+        {
+            return Err(Error::invalid(
+                "flash.write_budget: the store's engine is valuelog, which knows no write budget; the slab engine does",
+            ));
+        }
+        Ok(match engine {
             EngineKind::Valuelog if fresh => Box::new(ValueLog::create(media, options)?),
             EngineKind::Valuelog => Box::new(ValueLog::open(media, options)?),
             EngineKind::Slab => {
-                let options = tierdb_slab::Options::for_pool(self.memory, pool_len);
+                let mut options = tierdb_slab::Options::for_pool(self.memory, pool_len);
+                self.config.slab.apply(&mut options);
+                options.flash_bytes_per_day = self.flash_bytes_per_day(&media.flash);
                 Box::new(if fresh {
                     SlabStore::create(media, options)?
                 } else {
@@ -149,6 +158,17 @@ impl Prepared {
         }
         let seed = self.seed();
         Ok(Media { pool: Arc::new(pool), fast_meter, flash, seed, latch, mode })
+    }
+
+    /// What may be written to each of these flash tiers in a day.
+    fn flash_bytes_per_day(&self, flash: &[FlashTier<RealDir>]) -> Vec<Option<u64>> {
+        let tiers = self.tiers.flash.iter().zip(flash);
+        let budget = |(tier, media): (&Tier<RealDir>, &FlashTier<RealDir>)| {
+            let configured = self.config.flash.get(tier.configured)?;
+            let capacity = configured.capacity.map_or(media.capacity, ByteSize::bytes);
+            Some(configured.write_budget?.bytes_per_day(capacity))
+        };
+        tiers.map(budget).collect()
     }
 
     /// Bytes for values in the flash tier at `path`.

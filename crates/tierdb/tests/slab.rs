@@ -1,7 +1,10 @@
 //! The slab engine through the facade, on real directories, in each mode that every machine has.
 
 use std::path::Path;
-use tierdb::{ByteSize, Config, Db, EngineKind, ErrorKind, FastKind, FastTier, FlashTier};
+use tierdb::{
+    ByteSize, Config, Db, Durability, EngineKind, ErrorKind, FastKind, FastTier, FlashTier, PinningThreshold,
+    Slab,
+};
 
 fn config(dir: &Path, fast: Option<FastKind>) -> Config {
     let mut config = Config::new()
@@ -58,6 +61,53 @@ fn a_slab_store_keeps_what_it_was_given_in_every_mode() {
         db.close().expect("close");
         assert!(tierdb::verify_offline(&config).expect("verify").is_clean());
     }
+}
+
+fn counter(db: &Db, name: &str) -> Option<u64> {
+    db.stats().counters.iter().find(|(known, _)| *known == name).map(|(_, count)| *count)
+}
+
+#[test]
+fn a_write_budget_that_is_spent_holds_migration_back() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let mut slab = Slab::default();
+    slab.pinning_threshold = Some(PinningThreshold::Percent(30));
+    slab.table_size = Some(ByteSize::kib(256));
+    let fast = FastTier::new(dir.path().join("fast"), ByteSize::mib(32)).with_kind(FastKind::Emulated);
+    let flash = FlashTier::new(dir.path().join("flash")).with_capacity(ByteSize::mib(64));
+    let config = Config::new().with_engine(EngineKind::Slab).with_memory(ByteSize::mib(16)).with_fast(fast);
+    let free = config.clone().with_slab(slab.clone()).with_flash(flash.clone());
+    let budget = "0.01 DWPD".parse().expect("a budget");
+    let config = config.with_slab(slab).with_flash(flash.with_write_budget(budget));
+    let db = Db::open_config(&config).expect("create");
+    assert_eq!(counter(&db, "pinned_pct"), Some(30));
+    assert_eq!(counter(&db, "flash_budget_bytes_per_day"), Some((64 << 20) / 100));
+    let mut number = 0_u32;
+    while counter(&db, "flash_budget_holds_back_migration") == Some(0) {
+        db.put_with(format!("key{number:06}"), [7; 8000], Durability::Grouped).expect("put");
+        number += 1;
+        assert!(number < 50_000, "{:?}", db.stats().counters);
+    }
+    let spent = counter(&db, "flash_budget_spent_bytes");
+    assert!(spent > Some((64 << 20) / 100 / 24) && counter(&db, "flash_budget_left_bytes") == Some(0));
+    db.close().expect("close");
+    // The same store without a budget moves on.
+    let db = Db::open_config(&free).expect("open");
+    assert_eq!(counter(&db, "flash_budget_bytes_per_day"), None);
+    for number in number..number + 2000 {
+        db.put_with(format!("key{number:06}"), [7; 8000], Durability::Grouped).expect("put");
+    }
+    assert!(counter(&db, "demoted_keys") > Some(0), "{:?}", db.stats().counters);
+}
+
+#[test]
+fn an_engine_without_a_write_budget_refuses_one() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let flash = FlashTier::new(dir.path().join("flash")).with_capacity(ByteSize::mib(64));
+    let budget = "1 GiB/day".parse().expect("a budget");
+    let config = Config::new().with_memory(ByteSize::mib(16)).with_flash(flash.with_write_budget(budget));
+    let error = Db::open_config(&config).map(drop).expect_err("valuelog");
+    assert!(error.to_string().contains("flash.write_budget"), "{error}");
 }
 
 #[test]

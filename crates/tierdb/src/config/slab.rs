@@ -1,0 +1,133 @@
+//! Settings of the slab engine.
+
+use super::text::size;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::fmt;
+use tierdb_base::{ByteSize, Error, Result};
+
+/// Settings of the slab engine. The defaults are PrismDB's where it has any.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Slab {
+    /// How many of the keys that are tracked stay on the fast tier, in percent: 0 to 100, or `"auto"`. Default 70.
+    ///
+    /// With `"auto"` it is looked for while the store runs: up or down by five at a time, as long as operations a second,
+    /// divided by one plus the bytes of tables for each byte that callers write, get more. Lower it where flash is
+    /// written too much for too few keys (`tierdb stat`: flash bytes a key), raise it where flash serves too many reads.
+    /// *Takes effect on open.*
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinning_threshold: Option<PinningThreshold>,
+    /// Keys that are tracked, in percent of those that the fast tier would hold if each took 1 KiB with its value. Default
+    /// 50, 1..=400.
+    ///
+    /// Raise it where entries are much smaller than 1 KiB. A tracked key takes 4.1 bytes of `memory`, all of them a tenth of it
+    /// at the most. *Takes effect on open.*
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tracked_pct: Option<u16>,
+    /// Fill of the fast tier, in percent, at which keys start to move to flash. Default 98, 50..=99.
+    ///
+    /// Lower it if writers stall (`Stats::stall_ns`). *Takes effect on open.*
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migrate_at_pct: Option<u8>,
+    /// Fill at which that ends. Default 3 less than where it starts; at least 1, and below it.
+    ///
+    /// *Takes effect on open.*
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migrate_to_pct: Option<u8>,
+    /// Bytes of a table on flash, about. Default a sixteenth of the fast tier, 256 KiB to 8 MiB; 16 KiB to 1 GiB.
+    ///
+    /// *Takes effect on open,* for tables that are written from then on.
+    #[serde(default, with = "size::optional", skip_serializing_if = "Option::is_none")]
+    pub table_size: Option<ByteSize>,
+}
+
+impl Slab {
+    pub(super) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub(super) fn validate(&self) -> Result<()> {
+        let check = |ok: bool, what: &str| if ok { Ok(()) } else { Err(Error::invalid(what)) };
+        check(
+            self.tracked_pct.is_none_or(|pct| (1..=400).contains(&pct)),
+            "slab.tracked_pct: must be 1 to 400",
+        )?;
+        check(
+            self.migrate_at_pct.is_none_or(|pct| (50..=99).contains(&pct)),
+            "slab.migrate_at_pct: must be 50 to 99",
+        )?;
+        let start = self.migrate_at_pct.unwrap_or(98);
+        check(
+            self.migrate_to_pct.is_none_or(|pct| (1..start).contains(&pct)),
+            "slab.migrate_to_pct: must be at least 1, and below slab.migrate_at_pct, which is 98 if it is not set",
+        )?;
+        let sizes = ByteSize::kib(16)..=ByteSize::gib(1);
+        check(
+            self.table_size.is_none_or(|size| sizes.contains(&size)),
+            "slab.table_size: must be 16 KiB to 1 GiB",
+        )
+    }
+
+    /// Sets what is set here.
+    pub(crate) fn apply(&self, options: &mut tierdb_slab::Options) {
+        if let Some(threshold) = self.pinning_threshold {
+            options.pinned_pct = match threshold {
+                PinningThreshold::Percent(pct) => Some(pct),
+                PinningThreshold::Auto => None,
+            };
+        }
+        options.tracked_pct = self.tracked_pct.unwrap_or(options.tracked_pct);
+        if let Some(start) = self.migrate_at_pct {
+            (options.high_pct, options.low_pct) = (start, start - 3);
+        }
+        options.low_pct = self.migrate_to_pct.unwrap_or(options.low_pct);
+        options.table_bytes = self.table_size.map_or(options.table_bytes, ByteSize::bytes);
+    }
+}
+
+/// How many of the tracked keys stay on the fast tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PinningThreshold {
+    /// So many in a hundred.
+    Percent(u8),
+    /// As many as turn out best.
+    Auto,
+}
+
+impl Serialize for PinningThreshold {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            PinningThreshold::Percent(pct) => to.serialize_u8(*pct),
+            PinningThreshold::Auto => to.serialize_str("auto"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for PinningThreshold {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Written;
+        impl de::Visitor<'_> for Written {
+            type Value = PinningThreshold;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a pinning threshold: a whole number from 0 to 100, or \"auto\"")
+            }
+
+            fn visit_i64<E: de::Error>(self, pct: i64) -> Result<PinningThreshold, E> {
+                let unexpected = de::Unexpected::Signed(pct);
+                let pct = u8::try_from(pct).ok().filter(|pct| *pct <= 100);
+                pct.map(PinningThreshold::Percent).ok_or_else(|| E::invalid_value(unexpected, &self))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<PinningThreshold, E> {
+                match text {
+                    "auto" => Ok(PinningThreshold::Auto),
+                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+                }
+            }
+        }
+        from.deserialize_any(Written)
+    }
+}

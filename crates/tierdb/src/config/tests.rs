@@ -1,0 +1,170 @@
+//! Settings from text, and in code.
+
+use super::*;
+
+const FULL: &str = r#"
+    engine = "valuelog"
+    memory = "1 GiB"
+    durability = "grouped"
+    [[fast]]
+    path = "/mnt/slc/app"
+    capacity = "64 GiB"
+    kind = "block"
+    emulate = "optane-ssd"
+    [[flash]]
+    path = "/mnt/qlc/app"
+    capacity = "2 TiB"
+    [[flash]]
+    path = "/mnt/qlc2/app"
+    emulate = "qlc"
+    write_budget = "0.3 DWPD"
+    [slab]
+    pinning_threshold = "auto"
+    tracked_pct = 80
+    migrate_at_pct = 97
+    migrate_to_pct = 90
+    table_size = "4 MiB"
+    [valuelog]
+    write_buffer = "2 GiB"
+    gc_free_pct = 5
+"#;
+
+fn refused(text: &str) -> String {
+    let error = Config::parse(text).expect_err(text);
+    assert_eq!(error.kind(), tierdb_base::ErrorKind::Invalid, "{error}");
+    error.to_string()
+}
+
+#[test]
+fn toml_and_builder_say_the_same() {
+    let built = Config::new()
+        .with_memory(ByteSize::gib(1))
+        .with_durability(Durability::Grouped)
+        .with_fast(
+            FastTier::new("/mnt/slc/app", ByteSize::gib(64))
+                .with_kind(FastKind::Block)
+                .with_emulation("optane-ssd"),
+        )
+        .with_flash(FlashTier::new("/mnt/qlc/app").with_capacity(ByteSize::gib(2048)))
+        .with_flash(
+            FlashTier::new("/mnt/qlc2/app")
+                .with_emulation("qlc")
+                .with_write_budget("0.3 DWPD".parse().expect("a budget")),
+        )
+        .with_slab(Slab {
+            pinning_threshold: Some(PinningThreshold::Auto),
+            tracked_pct: Some(80),
+            migrate_at_pct: Some(97),
+            migrate_to_pct: Some(90),
+            table_size: Some(ByteSize::mib(4)),
+        })
+        .with_valuelog(Valuelog {
+            write_buffer: Some(ByteSize::gib(2)),
+            gc_free_pct: Some(5),
+            ..Valuelog::default()
+        });
+    let parsed = Config::parse(FULL).expect("full");
+    assert_eq!(parsed, built);
+    assert_eq!(Config::parse(&built.to_toml()).expect("own text"), built);
+}
+
+#[test]
+fn odd_sizes_survive_being_written() {
+    let config = Config::one_directory("x").with_memory(ByteSize((1 << 30) + 1));
+    assert_eq!(Config::parse(&config.to_toml()).expect("own text"), config);
+}
+
+#[test]
+fn unknown_keys_are_named() {
+    for (text, key) in [
+        ("memroy = \"1 GiB\"\n[[flash]]\npath = \"a\"", "memroy"),
+        ("[[flash]]\npath = \"a\"\ncapcity = \"1 GiB\"", "capcity"),
+        ("[[fast]]\npath = \"a\"\ncapacity = \"1 GiB\"\nsize = 1\n[[flash]]\npath = \"b\"", "size"),
+        ("engine = \"btree\"\n[[flash]]\npath = \"a\"", "btree"),
+        ("durability = \"maybe\"\n[[flash]]\npath = \"a\"", "maybe"),
+        ("[[flash]]\npath = \"a\"\n[slab]\npining_threshold = 70", "pining_threshold"),
+    ] {
+        assert!(refused(text).contains(key), "{text}");
+    }
+}
+
+#[test]
+fn settings_out_of_range_are_named() {
+    for (text, word) in [
+        ("memory = \"1 GiB\"", "flash"),
+        ("memory = 1073741824\n[[flash]]\npath = \"a\"", "unit"),
+        ("memory = \"1 MiB\"\n[[flash]]\npath = \"a\"", "16 MiB"),
+        ("[[flash]]\npath = \"a\"\ncapacity = \"1 MiB\"", "flash.capacity"),
+        ("[[flash]]\npath = \"\"", "flash.path"),
+        ("[[flash]]\npath = \"a\"\n[[flash]]\npath = \"a\"", "twice"),
+        ("[[fast]]\npath = \"a\"\ncapacity = \"1 GiB\"\n[[flash]]\npath = \"a\"", "twice"),
+        ("[[flash]]\npath = \"a\"\nemulate = \"tape\"", "tape"),
+        ("[[flash]]\npath = \"a\"\n[valuelog]\nreclaim_pct = 95", "reclaim_pct"),
+        ("[[flash]]\npath = \"a\"\n[valuelog]\ngc_free_pct = 0", "gc_free_pct"),
+        ("[[flash]]\npath = \"a\"\n[valuelog]\nwrite_buffer = \"1 KiB\"", "write_buffer"),
+        ("[[flash]]\npath = \"a\"\n[slab]\ntracked_pct = 0", "tracked_pct"),
+        ("[[flash]]\npath = \"a\"\n[slab]\nmigrate_at_pct = 100", "migrate_at_pct"),
+        ("[[flash]]\npath = \"a\"\n[slab]\nmigrate_to_pct = 98", "migrate_to_pct"),
+        ("[[flash]]\npath = \"a\"\n[slab]\ntable_size = \"2 GiB\"", "table_size"),
+        (
+            "[[fast]]\npath = \"a\"\ncapacity = \"1 GiB\"\nkind = \"byte\"\nemulate = \"qlc\"\n[[flash]]\npath = \"b\"",
+            "qlc",
+        ),
+        (
+            "[[fast]]\npath = \"a\"\ncapacity = \"1 GiB\"\n[[fast]]\npath = \"b\"\ncapacity = \"1 GiB\"\nkind = \
+             \"block\"\n[[flash]]\npath = \"c\"",
+            "b of kind Block",
+        ),
+        (
+            "[[fast]]\npath = \"a\"\ncapacity = \"1 GiB\"\n[[fast]]\npath = \"b\"\ncapacity = \"1 GiB\"\nemulate = \
+             \"tlc\"\n[[flash]]\npath = \"c\"",
+            "pace of tlc",
+        ),
+    ] {
+        let said = refused(text);
+        assert!(said.contains(word), "{text}: {said}");
+    }
+}
+
+#[test]
+fn what_is_no_threshold_or_budget_is_named_with_its_line_and_what_may_stand_there() {
+    for (text, place, accepted) in [
+        ("[[flash]]\npath = \"a\"\n[slab]\npinning_threshold = 101", "line 4", "0 to 100, or \"auto\""),
+        ("[[flash]]\npath = \"a\"\n[slab]\npinning_threshold = -1", "line 4", "0 to 100, or \"auto\""),
+        ("[[flash]]\npath = \"a\"\n[slab]\npinning_threshold = \"all\"", "line 4", "0 to 100, or \"auto\""),
+        ("[[flash]]\npath = \"a\"\n[slab]\npinning_threshold = 0.7", "line 4", "0 to 100, or \"auto\""),
+        ("[[flash]]\npath = \"a\"\nwrite_budget = \"3 GiB\"", "line 3", "\"200 GiB/day\""),
+        ("[[flash]]\npath = \"a\"\nwrite_budget = 3", "line 3", "\"0.3 DWPD\""),
+    ] {
+        let said = refused(text);
+        let key = if text.contains("slab") { "pinning_threshold" } else { "write_budget" };
+        assert!(said.contains(place) && said.contains(accepted) && said.contains(key), "{text}: {said}");
+    }
+    let seventy = Config::parse("[[flash]]\npath = \"a\"\n[slab]\npinning_threshold = 70").expect("a number");
+    assert_eq!(seventy.slab.pinning_threshold, Some(PinningThreshold::Percent(70)));
+    assert_eq!(Config::parse(&seventy.to_toml()).expect("own text"), seventy);
+}
+
+#[test]
+fn there_may_be_sixteen_fast_tiers() {
+    let config = |count| {
+        (0..count).fold(Config::one_directory("x"), |config, number| {
+            config.with_fast(FastTier::new(format!("fast{number}"), ByteSize::mib(64)))
+        })
+    };
+    assert!(config(MAX_FAST_TIERS).validate().is_ok());
+    let refused = config(MAX_FAST_TIERS + 1).validate().expect_err("too many").to_string();
+    assert!(refused.contains("16"), "{refused}");
+}
+
+#[test]
+fn relative_paths_are_relative_to_the_file() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let file = dir.path().join("store.toml");
+    std::fs::write(&file, "[[flash]]\npath = \"data\"").expect("write");
+    assert_eq!(Config::load(&file).expect("load").flash[0].path, dir.path().join("data"));
+    assert_eq!(Config::at(&file).expect("a file"), Config::load(&file).expect("load"));
+    assert_eq!(Config::at(dir.path()).expect("a directory"), Config::one_directory(dir.path()));
+    let missing = Config::load(dir.path().join("none.toml")).expect_err("missing");
+    assert_eq!(missing.kind(), tierdb_base::ErrorKind::NotFound);
+}

@@ -1,0 +1,159 @@
+//! The tiers of a store: where they are, how large, and what kind of storage.
+
+use super::budget::WriteBudget;
+use super::text::size;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use tierdb_base::{ByteSize, Error};
+use tierdb_device::Emulation;
+
+/// The smallest tier a store works with.
+pub const MIN_TIER: ByteSize = ByteSize::mib(32);
+
+/// What kind of storage a fast tier is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum FastKind {
+    /// Found when the store is created: `Byte` where the path is on a DAX file system, otherwise `Block`.
+    #[default]
+    Auto,
+    /// Byte-addressable NVM: a DAX file system (`mount -o dax`). Refused where stores to it would not be
+    /// durable, rather than degraded.
+    Byte,
+    /// A block device faster than flash: an Optane or SLC SSD.
+    Block,
+    /// Byte-addressable NVM imitated in shared memory: put the path on tmpfs. What is written does not
+    /// survive power loss. For tests and benchmarks, and named as emulated in every report.
+    Emulated,
+}
+
+/// A fast tier: index and write buffer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct FastTier {
+    /// Its directory, for this store alone. Created if absent; its parent must be there. A relative path in
+    /// a configuration file is relative to that file.
+    ///
+    /// May change between opens, and tiers may be listed in another order: a tier is known by what is
+    /// written in it.
+    pub path: PathBuf,
+    /// Most bytes the store may use in it. At least 32 MiB; no default. Of several block tiers as much is used as of
+    /// the smallest: give them the same.
+    ///
+    /// It bounds how many keys fit: a key takes about 32 bytes and its own length here, whatever its value's.
+    /// *Fixed when the store is created.*
+    #[serde(with = "size")]
+    pub capacity: ByteSize,
+    /// What kind of storage it is. Default `auto`.
+    ///
+    /// Set it where the choice must not depend on how the path happens to be mounted.
+    /// *Fixed when the store is created.*
+    #[serde(default)]
+    pub kind: FastKind,
+    /// A device to imitate the latency of: `optane-pmem` for the byte kinds; `optane-ssd`, `tlc` or `qlc` for
+    /// block. Default none.
+    ///
+    /// For benchmarks on other hardware than the intended; slows the tier down, never up. *Takes effect on open.*
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emulate: Option<String>,
+}
+
+impl FastTier {
+    /// A fast tier in the directory `path` of at most `capacity`, its kind found on creation.
+    pub fn new(path: impl Into<PathBuf>, capacity: ByteSize) -> Self {
+        FastTier { path: path.into(), capacity, kind: FastKind::Auto, emulate: None }
+    }
+
+    /// The same, of this kind.
+    #[must_use]
+    pub fn with_kind(mut self, kind: FastKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// The same, at the pace of a named device.
+    #[must_use]
+    pub fn with_emulation(mut self, device: impl Into<String>) -> Self {
+        self.emulate = Some(device.into());
+        self
+    }
+}
+
+/// A flash tier: values.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct FlashTier {
+    /// Its directory, for this store alone. Created if absent; its parent must be there. A relative path in
+    /// a configuration file is relative to that file.
+    ///
+    /// May change between opens, and tiers may be listed in another order: a tier is known by what is
+    /// written in it.
+    pub path: PathBuf,
+    /// Most bytes the store may use in it. Default: as large as the file system it is on; at least 32 MiB.
+    ///
+    /// Set it where the file system is shared with something else. *Takes effect on open;* below what is
+    /// already used, writes fail with `NoSpace` until enough is deleted.
+    #[serde(default, with = "size::optional", skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<ByteSize>,
+    /// A device to imitate the latency of: `optane-ssd`, `tlc` or `qlc`. Default none.
+    ///
+    /// For benchmarks on other hardware than the intended; slows the tier down, never up. *Takes effect on open.*
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emulate: Option<String>,
+    /// Most that is written to it in a day: drive writes of its `capacity` (`"0.3 DWPD"`), or a size (`"200 GiB/day"`).
+    /// Default none: any. For the slab engine; counted are its tables, from open on, and an hour's worth may be written ahead.
+    ///
+    /// When it is spent, nothing is moved to flash until more of it has come in: the fast tier fills up, then writers
+    /// are slowed down by up to 10 ms a write, and only a writer that finds no room at all makes it be exceeded.
+    /// *Takes effect on open.*
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_budget: Option<WriteBudget>,
+}
+
+impl FlashTier {
+    /// A flash tier in the directory `path`, as large as its file system.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        FlashTier { path: path.into(), capacity: None, emulate: None, write_budget: None }
+    }
+
+    /// The same, of at most `capacity`.
+    #[must_use]
+    pub fn with_capacity(mut self, capacity: ByteSize) -> Self {
+        self.capacity = Some(capacity);
+        self
+    }
+
+    /// The same, at the pace of a named device.
+    #[must_use]
+    pub fn with_emulation(mut self, device: impl Into<String>) -> Self {
+        self.emulate = Some(device.into());
+        self
+    }
+
+    /// The same, with at most this much written to it in a day.
+    #[must_use]
+    pub fn with_write_budget(mut self, budget: WriteBudget) -> Self {
+        self.write_budget = Some(budget);
+        self
+    }
+}
+
+/// Byte-addressable devices by name, with the latency of a drain in nanoseconds (PRISM Figure 1).
+const BYTE_DEVICES: [(&str, u64); 1] = [("optane-pmem", 300)];
+
+/// What a drain takes at least on the byte-addressable device `name`, if there is one.
+pub(crate) fn drain_latency_ns(name: &str) -> Option<u64> {
+    BYTE_DEVICES.iter().find(|(known, _)| *known == name).map(|(_, ns)| *ns)
+}
+
+pub(crate) fn unknown_device(role: &str, device: &str) -> Error {
+    let block = Emulation::NAMED.map(|e| e.name).join(", ");
+    let byte = BYTE_DEVICES.map(|(name, _)| name).join(", ");
+    Error::invalid(format!(
+        "{role}.emulate: {device:?} does not name a device that can be imitated here (byte-addressable: {byte}; \
+         block: {block})"
+    ))
+}

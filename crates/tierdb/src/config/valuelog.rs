@@ -1,0 +1,50 @@
+//! Settings of the valuelog engine.
+
+use super::text::size;
+use serde::{Deserialize, Serialize};
+use tierdb_base::{ByteSize, Error, Result};
+
+/// Settings of the valuelog engine. The defaults suit most workloads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Valuelog {
+    /// Bytes of the write buffer, where values stay until they go to flash. Default a third of the pool (the
+    /// fast tier, or the half of memory that stands for it), at most 8 GiB; at least 1 MiB.
+    ///
+    /// Raise it where the same keys are written again and again, or written in bursts; lower it where more keys
+    /// must fit. *Fixed when the store is created.*
+    #[serde(default, with = "size::optional", skip_serializing_if = "Option::is_none")]
+    pub write_buffer: Option<ByteSize>,
+    /// Write-buffer fill, in percent, at which values start to move to flash. Default 50, 10..=90.
+    ///
+    /// Raise it to let more overwrites die in the buffer; lower it if writers stall (`Stats::stall_ns`).
+    /// *Takes effect on open.*
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reclaim_pct: Option<u8>,
+    /// Free share of flash, in percent, below which garbage collection starts. Default 10, 1..=50.
+    ///
+    /// Raise it if writers stall on a nearly full store; lower it to use more of the capacity, at the cost of
+    /// more writes to flash. *Takes effect on open.*
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gc_free_pct: Option<u8>,
+}
+
+impl Valuelog {
+    pub(super) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub(super) fn validate(&self) -> Result<()> {
+        if self.write_buffer.is_some_and(|buffer| buffer < ByteSize::mib(1)) {
+            return Err(Error::invalid("valuelog.write_buffer: at least 1 MiB is needed"));
+        }
+        if self.reclaim_pct.is_some_and(|pct| !(10..=90).contains(&pct)) {
+            return Err(Error::invalid("valuelog.reclaim_pct: must be 10 to 90"));
+        }
+        if self.gc_free_pct.is_some_and(|pct| !(1..=50).contains(&pct)) {
+            return Err(Error::invalid("valuelog.gc_free_pct: must be 1 to 50"));
+        }
+        Ok(())
+    }
+}
