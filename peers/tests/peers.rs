@@ -18,6 +18,7 @@ fn setup(dir: &std::path::Path) -> Setup {
         emulate_flash: None,
         keys: 500,
         data_bytes: 500 * 1040,
+        knobs: tierdb_bench::knobs::Knobs::default(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::keys::{Distribution, MIN_KEY_BYTES};
+use crate::paper::{prism, slab};
 use crate::store::Durability;
 use crate::values::Sizes;
 use crate::workload::Workload;
@@ -54,7 +55,7 @@ pub enum Command {
     /// Repeat an experiment of a paper, scaled to this machine, and show its findings beside ours
     #[command(after_help = "Examples:
   tierdb-bench paper prism 7 --dir /mnt/ssd/bench
-  tierdb-bench paper prism 16 --threads 8 --plots plots")]
+  tierdb-bench paper slab table4 --dir /mnt/ssd/bench")]
     Paper(Paper),
 
     /// Draw the plots of a report that --json has written
@@ -70,54 +71,79 @@ pub enum Command {
     Case,
 }
 
-/// A paper.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Source {
-    /// PRISM, ASPLOS '23
-    Prism,
-}
-
-/// A figure of PRISM's evaluation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Figure {
-    /// YCSB: throughput, and latencies of Table 3
-    #[value(name = "7")]
-    Ycsb,
-    /// Throughput by skew
-    #[value(name = "9")]
-    Skew,
-    /// Write amplification by skew
-    #[value(name = "12")]
-    Writes,
-    /// Throughput by threads
-    #[value(name = "16")]
-    Threads,
-}
-
 /// `paper`.
 #[derive(Clone, Debug, Args)]
 pub struct Paper {
-    /// The paper
-    #[arg(value_enum)]
-    pub paper: Source,
+    /// Which paper.
+    #[command(subcommand)]
+    pub source: Source,
+}
+
+/// A paper.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Source {
+    /// PRISM, ASPLOS '23: the value log engine
+    #[command(after_help = "Examples:
+  tierdb-bench paper prism 7 --dir /mnt/ssd/bench
+  tierdb-bench paper prism 16 --threads 8 --plots plots")]
+    Prism(Prism),
+    /// PrismDB, ASPLOS '23: the slab engine
+    #[command(after_help = "Examples:
+  tierdb-bench paper slab table4 --dir /mnt/ssd/bench
+  tierdb-bench paper slab 9 --system slab-byte,tierdb-byte --emulate-flash none --plots plots")]
+    Slab(Slab),
+}
+
+/// `paper prism`.
+#[derive(Clone, Debug, Args)]
+pub struct Prism {
     /// The figure
     #[arg(value_enum)]
-    pub figure: Figure,
-    /// Systems (see 'list')
-    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "tierdb-byte")]
-    pub system: Vec<String>,
-    /// Keys to load
-    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub keys: u64,
-    /// Threads; for figure 16 the most
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = threads)]
-    pub threads: usize,
-    /// Length of each workload in seconds
-    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = positive)]
-    pub seconds: f64,
+    pub figure: prism::Figure,
+    /// How large.
+    #[command(flatten)]
+    pub scale: Scale,
+}
+
+/// `paper slab`.
+#[derive(Clone, Debug, Args)]
+pub struct Slab {
+    /// The figure
+    #[arg(value_enum)]
+    pub figure: slab::Figure,
+    /// How large.
+    #[command(flatten)]
+    pub scale: Scale,
+}
+
+/// What of a figure can be chosen.
+#[derive(Clone, Debug, Args)]
+pub struct Scale {
+    /// Systems (see 'list'; default: those of the figure)
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub system: Option<Vec<String>>,
+    /// Keys to load (default: 200000, more where the figure needs them; 100000 for PrismDB's figures)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub keys: Option<u64>,
+    /// Threads; where they are what is varied, the most (default: 4; 8 for PrismDB's figures)
+    #[arg(long, value_name = "N", value_parser = threads)]
+    pub threads: Option<usize>,
+    /// Length of each workload in seconds, its warm-up not counted (default: 5; less where there are many)
+    #[arg(long, value_name = "S", value_parser = positive)]
+    pub seconds: Option<f64>,
     /// Where and how large.
     #[command(flatten)]
     pub place: Place,
+}
+
+impl Paper {
+    /// Where and how large.
+    pub fn place(&self) -> &Place {
+        match &self.source {
+            Source::Prism(prism) => &prism.scale.place,
+            Source::Slab(slab) => &slab.scale.place,
+        }
+    }
 }
 
 fn threads(text: &str) -> Result<usize, String> {
@@ -166,9 +192,10 @@ pub struct Place {
     /// Device to imitate on the fast block device: optane-ssd, tlc, qlc or 'none'
     #[arg(long, value_name = "NAME", default_value = "none")]
     pub emulate_block: String,
-    /// Device to imitate on flash: optane-ssd, tlc, qlc or 'none'; systems other than TierDB cannot
-    #[arg(long, value_name = "NAME", default_value = "none")]
-    pub emulate_flash: String,
+    /// Device to imitate on flash: optane-ssd, tlc, qlc or 'none'; systems other than TierDB cannot (default: none; for
+    /// PrismDB's figures, qlc)
+    #[arg(long, value_name = "NAME")]
+    pub emulate_flash: Option<String>,
     /// Bytes of a key (default: 16; for mixgraph alone, 48)
     #[arg(long, value_name = "BYTES", value_parser = key_bytes)]
     pub key_size: Option<usize>,
@@ -184,6 +211,12 @@ pub struct Place {
     /// Seed of every choice
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Read flash by itself for S seconds at each of seven depths before the first case, to say what it allows (0: not)
+    #[arg(long, value_name = "S", default_value_t = 0.25, value_parser = not_negative)]
+    pub reference: f64,
+    /// Watch each store idle for S seconds after its last workload, and as long before to come to rest (0: not)
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = not_negative)]
+    pub idle: f64,
     /// Do not close, kill and reopen the store at the end
     #[arg(long)]
     pub no_recovery: bool,
@@ -273,6 +306,11 @@ fn theta(text: &str) -> Result<f64, String> {
 fn positive(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     if number > 0.0 && number.is_finite() { Ok(number) } else { Err("must be above 0".to_owned()) }
+}
+
+fn not_negative(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if number >= 0.0 && number.is_finite() { Ok(number) } else { Err("must not be below 0".to_owned()) }
 }
 
 impl Run {

@@ -6,14 +6,14 @@
 use crate::failure::Failure;
 use crate::keys::{Distribution, Naming};
 use crate::ledger::{Ledger, MAX_WRITERS};
-use crate::measure::allocated;
+use crate::measure::{allocated, process_seconds};
 use crate::phase::{self, Bed, Limit, Measured, Phase};
 use crate::store::{Durability, Setup, Store, System, Systems};
 use crate::values::{self, Sizes, Wrong};
 use crate::workload::{Mix, Op, Scans};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What to run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -36,6 +36,8 @@ pub struct Case {
     pub seed: u64,
     /// Whether to close the store and open it again, and to kill it and open it again.
     pub recovery: bool,
+    /// For how many seconds to watch the store idle after the last phase; 0 does not.
+    pub idle: f64,
 }
 
 impl Case {
@@ -70,6 +72,9 @@ pub struct Outcome {
     pub open_seconds: Option<f64>,
     /// Seconds to open it after it was killed while writing.
     pub recover_seconds: Option<f64>,
+    /// Processor time of the open store while nobody asks it anything, as a share of one core.
+    #[serde(default)]
+    pub idle_cores: Option<f64>,
 }
 
 /// Space that a store takes.
@@ -190,6 +195,7 @@ pub fn run(
         let report = |share: f64, ops: u64| progress(&phase.name, share, ops);
         outcome.phases.push(phase::run(&bed(case, &*store, &ledger), phase, &report)?);
     }
+    outcome.idle_cores = idle(case.idle);
     outcome.space = space(case, &*store, &ledger);
     let closing = Instant::now();
     store.close().map_err(|source| failed(case, "close", source))?;
@@ -219,6 +225,17 @@ pub fn run(
     };
     phase::run(&bed(case, &*store, &ledger), &endless, &|_, _| ())?;
     Ok(())
+}
+
+/// Processor time of this process while nothing is asked of the store, after it had as long to come to rest.
+fn idle(seconds: f64) -> Option<f64> {
+    if seconds <= 0.0 {
+        return None;
+    }
+    std::thread::sleep(Duration::from_secs_f64(seconds));
+    let (begun, cpu) = (Instant::now(), process_seconds());
+    std::thread::sleep(Duration::from_secs_f64(seconds));
+    Some((process_seconds() - cpu) / begun.elapsed().as_secs_f64())
 }
 
 fn bed<'a>(case: &'a Case, store: &'a dyn Store, ledger: &'a Ledger) -> Bed<'a> {

@@ -13,6 +13,7 @@ pub mod case;
 pub mod child;
 pub mod failure;
 pub mod keys;
+pub mod knobs;
 pub mod ledger;
 pub mod machine;
 pub mod measure;
@@ -23,10 +24,12 @@ pub mod phase;
 pub mod plan;
 pub mod plots;
 mod progress;
+pub mod reference;
 pub mod report;
 pub mod store;
 pub mod table;
 pub mod tally;
+mod tuned;
 pub mod values;
 mod worker;
 pub mod workload;
@@ -40,12 +43,15 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use store::{System, Systems};
+use tierdb::EngineKind;
 use workload::Workload;
 
-/// TierDB in all its modes.
+/// TierDB with all its engines in all its modes.
 pub fn our_systems() -> Systems {
-    let modes = [Mode::Byte, Mode::Block, Mode::Ssd];
-    Systems(modes.into_iter().map(|mode| Box::new(TierDb(mode)) as Box<dyn System>).collect())
+    let systems = [EngineKind::Valuelog, EngineKind::Slab].into_iter().flat_map(|engine| {
+        [Mode::Byte, Mode::Block, Mode::Ssd].map(|mode| Box::new(TierDb { engine, mode }) as Box<dyn System>)
+    });
+    Systems(systems.collect())
 }
 
 /// Runs the command line `cli` on `systems`, and reports its failure.
@@ -64,13 +70,16 @@ fn dispatch(cli: &Cli, systems: &Systems) -> Result<(), Failure> {
         Command::Run(run) => finish(plan::of_run(systems, run)?, &run.place),
         Command::First(first) => finish(plan::of_first(systems, first)?, &first.place),
         Command::Paper(paper) => {
-            let report = plan::carry_out(paper::plan(systems, paper)?, &|line| eprintln!("{line}"));
-            deliver(&report, &paper.place)?;
-            if paper.place.json.as_deref() != Some(Path::new("-")) {
-                print(&paper::beside(paper.figure, &report))?;
+            let paper::Experiment { plan, view } = paper::prepare(systems, paper)?;
+            let report = plan::carry_out(plan, &|line| eprintln!("{line}"));
+            deliver(&report, paper.place())?;
+            if paper.place().json.as_deref() != Some(Path::new("-")) {
+                print(&view.text(&report))?;
             }
-            if let Some(dir) = &paper.place.plots {
-                plots::write(dir, &paper::plot(paper.figure, &report), &table::heading(&report))?;
+            if let Some(dir) = &paper.place().plots {
+                for plot in view.plots(&report) {
+                    plots::write(dir, &plot, &table::heading(&report))?;
+                }
             }
             ended(report)
         }

@@ -2,6 +2,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 fn seconds(clock: ClockId) -> f64 {
@@ -17,6 +18,23 @@ pub fn process_seconds() -> f64 {
 /// Seconds of processor time that the calling thread has used.
 pub fn thread_seconds() -> f64 {
     seconds(ClockId::ThreadCPUTime)
+}
+
+/// Seconds of processor time that the threads whose names begin with `prefix` have used, by their names; nothing where
+/// the system does not say. Threads that have ended are not counted.
+pub fn thread_seconds_by_name(prefix: &str) -> BTreeMap<String, f64> {
+    let mut seconds = BTreeMap::new();
+    let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return seconds };
+    for thread in threads.filter_map(Result::ok) {
+        let read = |file: &str| std::fs::read_to_string(thread.path().join(file)).unwrap_or_default();
+        let name = read("comm");
+        if let Some(name) = Some(name.trim()).filter(|name| name.starts_with(prefix)) {
+            let spent = read("schedstat");
+            let ns: f64 = spent.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0.0);
+            *seconds.entry(name.to_owned()).or_default() += ns / 1e9;
+        }
+    }
+    seconds
 }
 
 /// Resident memory of the process, in bytes.
@@ -95,6 +113,13 @@ mod tests {
             x = std::hint::black_box(x.wrapping_mul(3));
         }
         assert!(thread_seconds() > 0.0 && resident().anonymous > 0);
+        let busy = std::thread::Builder::new().name("tierdb-busy".into()).spawn(|| {
+            let begun = thread_seconds();
+            while thread_seconds() - begun < 0.02 {}
+            thread_seconds_by_name("tierdb-bus").get("tierdb-busy").copied()
+        });
+        let busy = busy.expect("thread").join().expect("thread").expect("the thread's own time");
+        assert!((0.01..5.0).contains(&busy), "{busy} s");
         let dir = tempfile::tempdir().expect("temporary directory");
         std::fs::create_dir(dir.path().join("below")).expect("directory");
         std::fs::write(dir.path().join("below/file"), vec![1; 100_000]).expect("file");

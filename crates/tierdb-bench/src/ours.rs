@@ -1,7 +1,12 @@
-//! TierDB itself, in its three modes.
+//! TierDB itself: two engines, in three modes each.
 
 use crate::store::{Counts, Durability, Fast, Found, Needs, Setup, Store, StoreError, System, TierIo};
-use tierdb::{ByteSize, Config, Db, FastKind, FastTier, FlashTier, TierRole};
+use crate::tuned;
+use std::ops::Bound;
+use tierdb::{
+    ByteSize, Config, Db, Engine, EngineKind, FastKind, FastTier, FlashTier, IoStats, KeyRange, TierRole,
+    Valuelog,
+};
 
 /// Bytes of the fast tier that index and HSIT take for a key beside the key itself, which takes half as much again as
 /// it is long: leaves are seven tenths full where keys come in random order.
@@ -20,29 +25,50 @@ pub enum Mode {
     Ssd,
 }
 
-/// TierDB in one mode.
+/// TierDB with one engine in one mode.
 #[derive(Clone, Copy, Debug)]
-pub struct TierDb(pub Mode);
+pub struct TierDb {
+    /// How data is laid out.
+    pub engine: EngineKind,
+    /// On what.
+    pub mode: Mode,
+}
 
 impl System for TierDb {
     fn name(&self) -> &'static str {
-        match self.0 {
-            Mode::Byte => "tierdb-byte",
-            Mode::Block => "tierdb-block",
-            Mode::Ssd => "tierdb-ssd",
+        match (self.engine, self.mode) {
+            (EngineKind::Slab, Mode::Byte) => "slab-byte",
+            (EngineKind::Slab, Mode::Block) => "slab-block",
+            (EngineKind::Slab, Mode::Ssd) => "slab-ssd",
+            (_, Mode::Byte) => "tierdb-byte",
+            (_, Mode::Block) => "tierdb-block",
+            (_, Mode::Ssd) => "tierdb-ssd",
         }
     }
 
     fn about(&self) -> &'static str {
-        match self.0 {
-            Mode::Byte => "TierDB, byte-addressable fast tier emulated in shared memory, values on flash",
-            Mode::Block => "TierDB, index and write buffer logged to a fast block device, values on flash",
-            Mode::Ssd => "TierDB, all on one SSD",
+        match (self.engine, self.mode) {
+            (EngineKind::Slab, Mode::Byte) => {
+                "TierDB, slab engine: all writes to a byte-addressable fast tier emulated in shared memory, cold keys to flash"
+            }
+            (EngineKind::Slab, Mode::Block) => {
+                "TierDB, slab engine: all writes to memory that is logged to a fast block device, cold keys to flash"
+            }
+            (EngineKind::Slab, Mode::Ssd) => {
+                "TierDB, slab engine, all on one SSD: writes to memory that is logged, cold keys to tables"
+            }
+            (_, Mode::Byte) => {
+                "TierDB, byte-addressable fast tier emulated in shared memory, values on flash"
+            }
+            (_, Mode::Block) => {
+                "TierDB, index and write buffer logged to a fast block device, values on flash"
+            }
+            (_, Mode::Ssd) => "TierDB, all on one SSD",
         }
     }
 
     fn fast(&self) -> Fast {
-        match self.0 {
+        match self.mode {
             Mode::Byte => Fast::Memory,
             Mode::Block => Fast::Block,
             Mode::Ssd => Fast::None,
@@ -50,9 +76,13 @@ impl System for TierDb {
     }
 
     fn needs(&self, keys: u64, key_bytes: usize) -> Needs {
+        // Of the slab engine all but what is hot may go to flash.
+        if self.engine == EngineKind::Slab {
+            return Needs::default();
+        }
         // A third of a pool is the write buffer, a word for each of its pages its page table.
         let pool = keys * (key_bytes as u64 * 3 / 2 + KEY_BYTES) * 1506 / 1000 + FIXED_BYTES;
-        match self.0 {
+        match self.mode {
             Mode::Byte => Needs { memory: 0, fast_bytes: pool + FIXED_BYTES },
             // Half of memory is the pool. On its device are two images and a page table, of 65 / 32 of it, and a log
             // of at most an eighth of the whole.
@@ -62,28 +92,54 @@ impl System for TierDb {
     }
 
     fn open(&self, setup: &Setup) -> Result<Box<dyn Store>, StoreError> {
-        let mut flash = FlashTier::new(&setup.flash_dir);
-        flash.emulate = setup.emulate_flash.clone();
-        let mut config = Config::new().with_memory(ByteSize(setup.memory)).with_flash(flash);
+        let handle = if setup.knobs.are_internal() {
+            Handle::Engine(tuned::open(self.engine, self.mode, setup)?)
+        } else {
+            Handle::Db(Db::open_config(&self.config(setup))?)
+        };
+        Ok(Box::new(Open { handle, one_device: self.mode == Mode::Ssd }))
+    }
+}
+
+impl TierDb {
+    fn config(&self, setup: &Setup) -> Config {
+        let mut config = Config::new().with_engine(self.engine).with_memory(ByteSize(setup.memory));
+        for path in setup.knobs.flash_dirs(&setup.flash_dir) {
+            let mut flash = FlashTier::new(path);
+            flash.emulate = setup.emulate_flash.clone();
+            flash.capacity = setup.knobs.flash_bytes.map(ByteSize);
+            config = config.with_flash(flash);
+        }
         if self.fast() != Fast::None {
-            let kind = if self.0 == Mode::Byte { FastKind::Emulated } else { FastKind::Block };
+            let kind = if self.mode == Mode::Byte { FastKind::Emulated } else { FastKind::Block };
             let mut fast = FastTier::new(&setup.fast_dir, ByteSize(setup.fast_bytes)).with_kind(kind);
             fast.emulate = setup.emulate_fast.clone();
             config = config.with_fast(fast);
         }
-        Ok(Box::new(Open { db: Db::open_config(&config)?, one_device: self.0 == Mode::Ssd }))
+        let mut valuelog = Valuelog::default();
+        valuelog.write_buffer = setup.knobs.write_buffer.map(ByteSize);
+        config.with_valuelog(valuelog)
     }
 }
 
+enum Handle {
+    Db(Db),
+    Engine(Box<dyn Engine>),
+}
+
 struct Open {
-    db: Db,
+    handle: Handle,
     /// The fast tier's I/O and that of flash are one device's, and counted together.
     one_device: bool,
 }
 
 impl Store for Open {
     fn get(&self, key: &[u8]) -> Result<Option<Found<'_>>, StoreError> {
-        Ok(self.db.get(key)?.map(Found::Value))
+        let value = match &self.handle {
+            Handle::Db(db) => db.get(key)?,
+            Handle::Engine(engine) => engine.get(key)?,
+        };
+        Ok(value.map(Found::Value))
     }
 
     fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<(), StoreError> {
@@ -91,24 +147,44 @@ impl Store for Open {
             Durability::Durable => tierdb::Durability::Durable,
             Durability::Grouped => tierdb::Durability::Grouped,
         };
-        Ok(self.db.put_with(key, value, durability)?)
+        match &self.handle {
+            Handle::Db(db) => db.put_with(key, value, durability)?,
+            Handle::Engine(engine) => engine.put(key, value, durability)?,
+        }
+        Ok(())
     }
 
     fn scan(&self, from: &[u8], count: usize, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), StoreError> {
-        for entry in self.db.range(from..)?.take(count) {
-            let (key, value) = entry?;
-            see(&key, &value);
+        match &self.handle {
+            Handle::Db(db) => {
+                for entry in db.range(from..)?.take(count) {
+                    let (key, value) = entry?;
+                    see(&key, &value);
+                }
+            }
+            Handle::Engine(engine) => {
+                let range = KeyRange { start: Bound::Included(from.to_vec()), end: Bound::Unbounded };
+                let mut cursor = engine.cursor(range, None)?;
+                for _ in 0..count {
+                    let Some((key, value)) = cursor.next()? else { break };
+                    see(&key, &value);
+                }
+            }
         }
         Ok(())
     }
 
     fn counts(&self) -> Counts {
-        let stats = self.db.stats();
+        let stats = match &self.handle {
+            Handle::Db(db) => db.stats(),
+            Handle::Engine(engine) => engine.stats(),
+        };
         let mut counts = Counts {
             mode: stats.mode,
             hits: stats.cache.hits + stats.write_buffer_hits,
             misses: stats.cache.misses,
             stall_ns: stats.stall_ns,
+            counters: stats.counters.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
             ..Counts::default()
         };
         for tier in &stats.tiers {
@@ -117,21 +193,33 @@ impl Store for Open {
             if self.one_device && tier.role == TierRole::Fast {
                 continue;
             }
-            counts.io.extend(tier.io.iter().map(|(cause, io)| TierIo {
-                tier: name.to_owned(),
-                cause: (*cause).to_owned(),
-                reads: io.reads,
-                read_bytes: io.read_bytes,
-                writes: io.writes,
-                written_bytes: io.written_bytes,
-                syncs: io.syncs,
-            }));
+            for (cause, io) in &tier.io {
+                add(&mut counts.io, name, cause, io);
+            }
         }
         counts.parts.extend(stats.memory.iter().map(|(part, bytes)| (format!("memory: {part}"), *bytes)));
         counts
     }
 
     fn close(self: Box<Self>) -> Result<(), StoreError> {
-        Ok(self.db.close()?)
+        match &self.handle {
+            Handle::Db(db) => db.close()?,
+            Handle::Engine(engine) => engine.close()?,
+        }
+        Ok(())
     }
+}
+
+/// Counts the I/O of one of several devices of a tier.
+fn add(all: &mut Vec<TierIo>, tier: &str, cause: &str, io: &IoStats) {
+    let at = all.iter().position(|own| own.tier == tier && own.cause == cause).unwrap_or_else(|| {
+        all.push(TierIo { tier: tier.to_owned(), cause: cause.to_owned(), ..TierIo::default() });
+        all.len() - 1
+    });
+    let own = &mut all[at];
+    own.reads += io.reads;
+    own.read_bytes += io.read_bytes;
+    own.writes += io.writes;
+    own.written_bytes += io.written_bytes;
+    own.syncs += io.syncs;
 }

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::keys::{Distribution, Naming};
 use crate::ledger::Ledger;
-use crate::measure::{ProcessIo, Resident, process_seconds, resident};
+use crate::measure::{ProcessIo, Resident, process_seconds, resident, thread_seconds_by_name};
 use crate::pace::Pace;
 use crate::store::{Counts, Durability, Store, TierIo};
 use crate::tally::{Latency, Tally};
@@ -12,6 +12,7 @@ use crate::worker::Worker;
 use crate::workload::{Mix, Op, Scans};
 use crossbeam_utils::CachePadded;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(100);
 /// Operations that a thread takes at once from what is left of a phase.
 const TAKE: u64 = 32;
+/// How the names of threads begin that are a store's own.
+const STORE_THREADS: &str = "tierdb-";
 
 /// How long a phase lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -116,6 +119,12 @@ pub struct Measured {
     pub hit_ratio: Option<f64>,
     /// Seconds that the store held writers back.
     pub stall_seconds: f64,
+    /// Seconds of processor time of the store's own threads, by their names.
+    #[serde(default)]
+    pub background: Vec<(String, f64)>,
+    /// By how much other counters of the store have grown.
+    #[serde(default)]
+    pub counters: Vec<(String, u64)>,
 }
 
 /// What the threads of a phase share.
@@ -252,13 +261,20 @@ impl Watch {
 struct Before {
     counts: Counts,
     io: ProcessIo,
+    background: BTreeMap<String, f64>,
     cpu: f64,
     begun: Instant,
 }
 
 impl Before {
     fn now(store: &dyn Store) -> Self {
-        Before { counts: store.counts(), io: ProcessIo::now(), cpu: process_seconds(), begun: Instant::now() }
+        Before {
+            counts: store.counts(),
+            io: ProcessIo::now(),
+            background: thread_seconds_by_name(STORE_THREADS),
+            cpu: process_seconds(),
+            begun: Instant::now(),
+        }
     }
 
     fn measured(
@@ -270,6 +286,11 @@ impl Before {
         timeline: Vec<(f64, f64)>,
     ) -> Measured {
         let cpu = process_seconds() - self.cpu;
+        let background = thread_seconds_by_name(STORE_THREADS).into_iter().map(|(name, seconds)| {
+            let before = self.background.get(&name).copied().unwrap_or(0.0);
+            (name, (seconds - before).max(0.0))
+        });
+        let background = background.collect();
         let counts = bed.store.counts();
         let process_io = ProcessIo::now().since(self.io);
         let io = io_since(&counts.io, &self.counts.io);
@@ -303,8 +324,19 @@ impl Before {
                 .then(|| flash as f64 / tally.user_bytes_written as f64),
             hit_ratio: (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64),
             stall_seconds: (counts.stall_ns - self.counts.stall_ns) as f64 / 1e9,
+            background,
+            counters: growth(&counts.counters, &self.counts.counters),
         }
     }
+}
+
+/// By how much counters have grown; what has not is left out, as are figures that are no counts and have fallen.
+fn growth(now: &[(String, u64)], before: &[(String, u64)]) -> Vec<(String, u64)> {
+    let since = now.iter().map(|(name, count)| {
+        let old = before.iter().find(|(own, _)| own == name).map_or(0, |(_, old)| *old);
+        (name.clone(), count.saturating_sub(old))
+    });
+    since.filter(|(_, grown)| *grown > 0).collect()
 }
 
 /// What was counted between two looks at the same counters.

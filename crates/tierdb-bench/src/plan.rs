@@ -5,14 +5,17 @@ use crate::case::Case;
 use crate::child;
 use crate::failure::Failure;
 use crate::keys::MIN_KEY_BYTES;
+use crate::knobs::Knobs;
 use crate::machine::{Machine, file_system};
 use crate::phase::{Limit, Phase};
+use crate::reference;
 use crate::report::{Repeated, Report, Settings};
 use crate::store::{Durability, Fast, Needs, Setup, System, Systems};
 use crate::table::grouped;
 use crate::values::Sizes;
 use crate::workload::Workload;
 use std::path::PathBuf;
+use std::time::Duration;
 use tierdb::ByteSize;
 
 /// The least memory and fast tier that TierDB works with.
@@ -27,6 +30,8 @@ pub struct Plan {
     pub cases: Vec<(String, Case)>,
     /// What is the same for all.
     pub settings: Settings,
+    /// The reference that is measured before the first case: where, how long at each depth, and what is imitated there.
+    pub reference: Option<(PathBuf, Duration, Option<String>)>,
 }
 
 /// What `run` asks for.
@@ -65,7 +70,15 @@ pub fn of_run(systems: &Systems, run: &Run) -> Result<Plan, Failure> {
     let pace = run.rate.map_or("closed loop".to_owned(), |rate| format!("open loop of {rate} operations/s"));
     let title = format!("TierDB benchmark: load, {}", run.workload.join(", "));
     let settings = settings(systems, &names, &run.place, run.keys, sizes, format!("{pace}; {length}"));
-    Ok(Plan { title, cases, settings })
+    let reference = reference(&run.place);
+    Ok(Plan { title, cases, settings, reference })
+}
+
+/// The reference that `place` asks for.
+pub fn reference(place: &Place) -> Option<(PathBuf, Duration, Option<String>)> {
+    let own = place.dir.join(format!("tierdb-bench-{}-reference", std::process::id()));
+    let device = place.emulate_flash.clone().filter(|device| device != "none");
+    (place.reference > 0.0).then(|| (own, Duration::from_secs_f64(place.reference), device))
 }
 
 /// The sizes that `mixgraph` is defined with, where it is all that runs and none were asked for.
@@ -154,9 +167,10 @@ pub fn bare_case(
             memory: memory(place),
             durability,
             emulate_fast: device(emulate_fast),
-            emulate_flash: device(&place.emulate_flash),
+            emulate_flash: device(flash_device(place)),
             keys,
             data_bytes,
+            knobs: Knobs::default(),
         },
         key_bytes: key_bytes(place),
         sizes,
@@ -165,7 +179,13 @@ pub fn bare_case(
         phases: Vec::new(),
         seed: place.seed,
         recovery: !place.no_recovery,
+        idle: place.idle,
     }
+}
+
+/// What is imitated on flash.
+fn flash_device(place: &Place) -> &str {
+    place.emulate_flash.as_deref().unwrap_or("none")
 }
 
 fn key_bytes(place: &Place) -> usize {
@@ -193,10 +213,9 @@ pub fn size_tiers(
     keys: u64,
     sizes: Sizes,
 ) -> Result<(), Failure> {
-    let mut most = Needs { memory: LEAST_MEMORY, fast_bytes: LEAST_FAST };
+    let mut most = Needs::default();
     for name in names {
-        let system = named(systems, name)?;
-        let needs = system.needs(keys, key_bytes(place));
+        let needs = named(systems, name)?.needs(keys, key_bytes(place));
         let enough = |given: Option<ByteSize>, needed: u64, option: &str| match given {
             Some(given) if given.bytes() < needed => Err(Failure::Invalid(format!(
                 "--{option} {given} is too small: {name} needs about {} for {} keys of {} B; give --{option} {} or more, \
@@ -210,13 +229,26 @@ pub fn size_tiers(
         };
         enough(place.memory, needs.memory, "memory")?;
         enough(place.fast_capacity, needs.fast_bytes, "fast-capacity")?;
-        most.memory = most.memory.max(with_room(needs.memory));
-        most.fast_bytes = most.fast_bytes.max(with_room(needs.fast_bytes));
+        let wanted = self::needs(systems, name, place, keys)?;
+        most.memory = most.memory.max(wanted.memory);
+        most.fast_bytes = most.fast_bytes.max(wanted.fast_bytes);
     }
     let fifth = data_bytes(place, keys, sizes) / 5;
     place.memory.get_or_insert(ByteSize(fifth.max(most.memory)));
     place.fast_capacity.get_or_insert(ByteSize(fifth.max(most.fast_bytes)));
     Ok(())
+}
+
+/// What the system `name` is given for `keys` keys at least.
+///
+/// # Errors
+/// `Invalid` if there is no such system.
+pub fn needs(systems: &Systems, name: &str, place: &Place, keys: u64) -> Result<Needs, Failure> {
+    let needs = named(systems, name)?.needs(keys, key_bytes(place));
+    Ok(Needs {
+        memory: with_room(needs.memory).max(LEAST_MEMORY),
+        fast_bytes: with_room(needs.fast_bytes).max(LEAST_FAST),
+    })
 }
 
 /// At least `bytes`, in a form that the command line takes.
@@ -244,7 +276,7 @@ pub fn settings(
     let data_bytes = data_bytes(place, keys, sizes);
     let used: Vec<&dyn System> = names.iter().filter_map(|name| systems.named(name)).collect();
     let mut places = vec![("flash".to_owned(), place.dir.clone())];
-    let mut emulation = vec![format!("flash {}", place.emulate_flash)];
+    let mut emulation = vec![format!("flash {}", flash_device(place))];
     if used.iter().any(|system| system.fast() == Fast::Memory) {
         places.push(("fast tier, byte-addressable, EMULATED".to_owned(), place.fast_dir.clone()));
         emulation.push(format!("byte-addressable fast tier {} (TierDB only)", place.emulate_fast));
@@ -269,6 +301,7 @@ pub fn settings(
         length,
         repeats: place.repeat as usize,
         systems: used.iter().map(|system| (system.name().to_owned(), system.about().to_owned())).collect(),
+        reference: None,
     }
 }
 
@@ -276,11 +309,16 @@ pub fn settings(
 /// is named in the report, and the others go on.
 pub fn carry_out(plan: Plan, progress: &dyn Fn(&str)) -> Report {
     let machine = Machine::here();
+    let mut settings = plan.settings;
+    if let Some((dir, each, device)) = &plan.reference {
+        progress("flash by itself");
+        settings.reference = Some(reference::measure(dir, *each, device.as_deref()));
+    }
     let mut cases: Vec<Repeated> =
         plan.cases.iter().map(|(label, _)| Repeated { label: label.clone(), runs: Vec::new() }).collect();
     let mut failures = Vec::new();
-    let all = plan.cases.len() * plan.settings.repeats;
-    for repeat in 0..plan.settings.repeats {
+    let all = plan.cases.len() * settings.repeats;
+    for repeat in 0..settings.repeats {
         for (index, (label, case)) in plan.cases.iter().enumerate() {
             let number = repeat * plan.cases.len() + index + 1;
             let durability = case.setup.durability.name();
@@ -295,5 +333,5 @@ pub fn carry_out(plan: Plan, progress: &dyn Fn(&str)) -> Report {
         }
     }
     cases.retain(|case| !case.runs.is_empty());
-    Report { title: plan.title, machine, settings: plan.settings, cases, failures }
+    Report { title: plan.title, machine, settings, cases, failures }
 }

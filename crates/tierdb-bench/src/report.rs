@@ -3,6 +3,7 @@
 use crate::case::Outcome;
 use crate::machine::Machine;
 use crate::phase::Measured;
+use crate::reference::Reference;
 use crate::tally::Latency;
 use crate::workload::Op;
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,9 @@ pub struct Settings {
     pub repeats: usize,
     /// How each system is set up.
     pub systems: Vec<(String, String)>,
+    /// What flash does by itself, where that was asked for.
+    #[serde(default)]
+    pub reference: Option<Reference>,
 }
 
 /// A run.
@@ -110,6 +114,7 @@ impl Repeated {
             close_seconds: 0.0,
             open_seconds: None,
             recover_seconds: None,
+            idle_cores: None,
         };
         self.runs.first().unwrap_or(NONE)
     }

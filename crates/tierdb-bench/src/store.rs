@@ -1,5 +1,6 @@
 //! What is measured: the seam between the benchmark and the stores.
 
+use crate::knobs::Knobs;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -47,6 +48,8 @@ pub struct Setup {
     pub keys: u64,
     /// Bytes of keys and values that will be loaded.
     pub data_bytes: u64,
+    /// What an experiment changes about it.
+    pub knobs: Knobs,
 }
 
 /// A value that was found, without a copy where the store can lend it.
@@ -103,6 +106,8 @@ pub struct Counts {
     pub stall_ns: u64,
     /// Bytes in use by part of the store, on all tiers and in memory.
     pub parts: Vec<(String, u64)>,
+    /// Other counters of the store, by its own names.
+    pub counters: Vec<(String, u64)>,
 }
 
 /// An open store. Threads share it.

@@ -1,5 +1,6 @@
 //! A report as text for people.
 
+use crate::reference;
 use crate::report::{Repeated, Report, Spread};
 use crate::store::TierIo;
 use crate::workload::Op;
@@ -14,6 +15,7 @@ pub fn text(report: &Report) -> String {
     }
     for case in &report.cases {
         case_text(&mut out, case);
+        out.push_str(&reference::text(report, case));
     }
     for failure in &report.failures {
         let _ = writeln!(out, "\nFAILED: {failure}");
@@ -50,6 +52,7 @@ pub fn heading(report: &Report) -> Vec<String> {
     lines.push(format!("emulation: {}", settings.emulation));
     let times = if settings.repeats == 1 { "once".to_owned() } else { format!("{} times", settings.repeats) };
     lines.push(format!("{}; each case {times}", settings.length));
+    lines.extend(settings.reference.as_ref().map(|reference| reference.text()));
     lines.extend(settings.systems.iter().map(|(name, about)| format!("{name}: {about}")));
     lines
 }
@@ -155,6 +158,9 @@ fn summary(out: &mut String, case: &Repeated) {
             ByteSize(memory.shared),
         );
     }
+    if let Some(idle) = case.figure(|run| run.idle_cores) {
+        let _ = writeln!(out, "  idle: {:.2} % of a core", idle.median * 100.0);
+    }
     let seconds =
         |of: Option<Spread>| of.map_or("not measured".to_owned(), |spread| format!("{:.3} s", spread.median));
     let _ = writeln!(
@@ -191,7 +197,8 @@ fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
-fn micros(us: f64) -> String {
+/// Microseconds in three digits or so.
+pub fn micros(us: f64) -> String {
     match us {
         us if us >= 10_000.0 => grouped(us as u64),
         us if us >= 100.0 => format!("{us:.0}"),

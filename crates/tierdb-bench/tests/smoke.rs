@@ -7,7 +7,7 @@ use std::process::Command;
 fn bench(dir: &Path, args: &[&str]) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_tierdb-bench"))
         .args(args)
-        .args(["--warmup", "0", "--json", "-", "--dir"])
+        .args(["--warmup", "0", "--reference", "0", "--idle", "0", "--json", "-", "--dir"])
         .arg(dir)
         .arg("--fast-dir")
         .arg(dir)
@@ -26,10 +26,20 @@ fn every_workload_runs_in_every_mode() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let report = bench(
         dir.path(),
-        &["run", "--keys", "3000", "--ops", "1500", "--workload", "a,b,c,f,d,e,nutanix,put,get"],
+        &[
+            "run",
+            "--system",
+            "tierdb-byte,tierdb-block,tierdb-ssd,slab-byte,slab-block,slab-ssd",
+            "--keys",
+            "3000",
+            "--ops",
+            "1500",
+            "--workload",
+            "a,b,c,f,d,e,nutanix,put,get",
+        ],
     );
     let cases = report["cases"].as_array().expect("cases");
-    assert_eq!(cases.len(), 3);
+    assert_eq!(cases.len(), 6, "{}", report["failures"]);
     for case in cases {
         let outcome = &case["runs"][0];
         let name = &outcome["system"];
@@ -98,6 +108,37 @@ fn sizes_distributions_and_rates_can_be_chosen() {
 }
 
 #[test]
+fn what_the_device_allows_and_what_idling_costs_are_said() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let output = Command::new(env!("CARGO_BIN_EXE_tierdb-bench"))
+        .args([
+            "run",
+            "--keys",
+            "3000",
+            "--ops",
+            "2000",
+            "--workload",
+            "c,put",
+            "--system",
+            "tierdb-byte,slab-ssd",
+        ])
+        .args(["--warmup", "0", "--reference", "0.01", "--idle", "0.3", "--no-recovery", "--dir"])
+        .arg(dir.path())
+        .arg("--fast-dir")
+        .arg(dir.path())
+        .output()
+        .expect("the command runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = |start: &str| said.lines().filter(|line| line.trim_start().starts_with(start)).count();
+    assert_eq!(lines("flash by itself"), 1, "{said}");
+    assert_eq!(lines("idle: "), 2, "{said}");
+    let reached = if said.contains("not measured (") { 0 } else { 2 };
+    assert_eq!(lines("ceiling, c: "), reached, "{said}");
+    assert_eq!(lines("ceiling, put: "), 0, "only reads have one: {said}");
+}
+
+#[test]
 fn keys_that_outweigh_their_values_have_room_in_every_mode() {
     let dir = tempfile::tempdir().expect("temporary directory");
     // A fifth of the data holds no such index: of 9 MB the keys are all.
@@ -144,22 +185,90 @@ fn mixgraph_is_measured_and_drawn() {
     }
 }
 
-#[test]
-fn the_figures_of_the_paper_run_and_stand_beside_it() {
-    for figure in ["7", "9", "12", "16"] {
+/// Runs every figure of a paper, tiny, and returns what each says.
+fn figures(paper: &str, figures: &[&str], keys: &str) -> Vec<String> {
+    let run = |figure: &&str| {
         let dir = tempfile::tempdir().expect("temporary directory");
+        let plots = dir.path().join("plots");
         let output = Command::new(env!("CARGO_BIN_EXE_tierdb-bench"))
-            .args(["paper", "prism", figure, "--keys", "2000", "--seconds", "0.05", "--threads", "2"])
-            .args(["--no-recovery", "--dir"])
+            .args([
+                "paper",
+                paper,
+                figure,
+                "--keys",
+                keys,
+                "--seconds",
+                "0.05",
+                "--threads",
+                "2",
+                "--reference",
+                "0",
+            ])
+            .arg("--plots")
+            .arg(&plots)
+            .arg("--dir")
             .arg(dir.path())
             .arg("--fast-dir")
             .arg(dir.path())
             .output()
             .expect("the command runs");
-        let said = String::from_utf8_lossy(&output.stdout);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{figure}: {}", String::from_utf8_lossy(&output.stderr));
-        assert!(said.contains("The paper: ") && said.contains("tierdb-byte"), "{figure}: {said}");
+        assert!(said.contains("The paper: ") && said.contains("the paper\n"), "{figure}: {said}");
+        said
+    };
+    figures.iter().map(run).collect()
+}
+
+/// The figure's line that begins with `system` and `what`.
+fn line<'a>(said: &'a str, system: &str, what: &str) -> &'a str {
+    let table = said.split("The paper: ").nth(1).unwrap_or_default();
+    let found = table.lines().find(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words.first() == Some(&system) && words[1..].join(" ").starts_with(what)
+    });
+    found.unwrap_or_else(|| panic!("{system} {what}: {said}"))
+}
+
+#[test]
+fn the_figures_of_prism_run_and_stand_beside_it() {
+    let names = ["7", "9", "10", "11", "12", "13", "15a", "15b", "16", "17", "space", "recovery"];
+    let said = figures("prism", &names, "2000");
+    assert!(line(&said[0], "tierdb-byte", "e ").ends_with("average 325, median 270, 99 % 808 us"));
+    assert!(line(&said[3], "tierdb-byte", "QD 64, combining").contains("11.7 times"));
+    assert!(line(&said[3], "tierdb-byte", "QD 1, timeout").contains(" 1.00 "), "its own base");
+    line(&said[5], "tierdb-byte", "4 flash directories: c");
+    line(&said[6], "tierdb-byte", "write buffer 2 %: load");
+    line(&said[8], "tierdb-byte", "c");
+    line(&said[9], "tierdb-byte", "flash 1.5 times the data");
+    let per_key = line(&said[10], "tierdb-byte", "load").split_whitespace().nth(2).expect("a figure");
+    let per_key: f64 = per_key.parse().expect("bytes for a key");
+    assert!((40.0..400.0).contains(&per_key), "{per_key}");
+    assert!(said[11].contains("recovery s"), "{}", said[11]);
+}
+
+#[test]
+fn the_figures_of_prismdb_run_and_stand_beside_it() {
+    let names = ["7", "8", "9", "10", "11a", "11b", "11c", "11d"];
+    let said = figures("slab", &names, "10000");
+    for (what, paper) in [
+        ("approx-M, rand-8", "182.4 K ops/s, 1.00"),
+        ("precise-M, exhaustive", "49.3 K ops/s, 0.27"),
+        ("max-unpop, exhaustive", "162.2 K ops/s, 0.89"),
+    ] {
+        let line = line(&said[0], "slab-byte", what);
+        assert!(line.ends_with(paper), "{line}");
     }
+    assert!(said[0].contains("migration CPU") && said[0].contains("flash MiB"), "{}", said[0]);
+    line(&said[1], "slab-ssd", "qlc $0.10/GB 0.10");
+    line(&said[1], "slab-byte", "het10 $0.34/GB 0.34");
+    line(&said[1], "slab-byte", "nvm $2.50/GB 2.50");
+    line(&said[2], "tierdb-byte", "f");
+    line(&said[3], "slab-byte", "a uniform");
+    assert!(line(&said[4], "slab-byte", "b").contains('%'), "where reads were answered");
+    line(&said[5], "slab-byte", "no promotions: c 8");
+    line(&said[6], "slab-byte", "pinned as sought: c");
+    line(&said[7], "slab-byte", "2 partitions");
 }
 
 #[test]

@@ -1,0 +1,384 @@
+//! PrismDB: "Efficient Compactions between Storage Tiers with PrismDB", ASPLOS '23, sections 5.3 and 6.
+//!
+//! There: 100 million keys with values of 1 KB, 8 clients, 10 cores, NVM and QLC flash of 1 : 5, DRAM of a tenth of the
+//! data, a tracker for a tenth of the keys, a pinning threshold of 70 %. Here: memory 10 % and fast tier 20 % of the data;
+//! the fast tier is byte-addressable memory at the pace of Optane PMem, and flash is slowed to the pace of QLC (391 us
+//! a read, Table 1). NVM that is a block device is held in memory by TierDB, so a fast tier that is larger than memory
+//! must be byte-addressable.
+
+use super::view::{At, Column, Drawing, View};
+use super::{Defaults, Draft, Experiment};
+use crate::args::Scale;
+use crate::case::Case;
+use crate::failure::Failure;
+use crate::keys::Distribution;
+use crate::knobs::{Metric, Pinned};
+use crate::phase::Phase;
+use crate::store::Systems;
+use clap::ValueEnum;
+
+/// A table or figure of PrismDB's evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Figure {
+    /// Metrics and ways to select ranges: throughput, writes to flash, processor time of migration
+    #[value(name = "table4")]
+    Combinations,
+    /// The part of Table 4 that Figure 7 draws
+    #[value(name = "7")]
+    Migration,
+    /// Throughput against the cost of a gigabyte
+    #[value(name = "8")]
+    Cost,
+    /// YCSB
+    #[value(name = "9")]
+    Ycsb,
+    /// Throughput by skew, YCSB A
+    #[value(name = "10")]
+    Skew,
+    /// Distribution of the latencies of reads, YCSB B
+    #[value(name = "11a")]
+    Latency,
+    /// Promotions over time, YCSB C
+    #[value(name = "11b")]
+    Promotion,
+    /// Throughput by the pinning threshold
+    #[value(name = "11c")]
+    Pinning,
+    /// Throughput by partitions, with as many clients
+    #[value(name = "11d")]
+    Partitions,
+}
+
+/// Thousand operations a second of Table 4, for max-unpop, approx-M and precise-M.
+const TABLE_4: [(&str, [f64; 3]); 4] = [
+    ("rand-2", [167.3, 168.5, 166.7]),
+    ("rand-4", [176.0, 176.9, 173.8]),
+    ("rand-8", [179.3, 182.4, 175.5]),
+    ("exhaustive", [162.2, 179.9, 49.3]),
+];
+const METRICS: [Metric; 3] = [Metric::MaxUnpop, Metric::ApproxM, Metric::PreciseM];
+/// Ranges that are compared; 0 compares all.
+const CHOICES: [u32; 4] = [2, 4, 8, 0];
+/// Dollars for a gigabyte (Table 1; for TLC section 6.1).
+const NVM_COST: f64 = 2.5;
+const QLC_COST: f64 = 0.1;
+const TLC_COST: f64 = 0.31;
+/// Percentages of NVM in Figure 8.
+const SHARES: [u32; 4] = [5, 10, 20, 50];
+/// Exponents of Figure 10; the paper's axis has no numbers in its text.
+const EXPONENTS: [f64; 5] = [0.4, 0.6, 0.8, 0.99, 1.2];
+/// Pinning thresholds of Figure 11c, in percent.
+const THRESHOLDS: [u8; 6] = [0, 10, 30, 50, 70, 90];
+/// Bytes of a table where ranges are selected, so that there are hundreds of them, as in the paper.
+const TABLE_BYTES: u64 = 256 << 10;
+/// Intervals of Figure 11b.
+const INTERVALS: usize = 8;
+
+/// What a figure runs, and how it is shown.
+///
+/// # Errors
+/// `Invalid` for a system that is not there, or sizes that cannot hold the keys.
+pub(crate) fn prepare(systems: &Systems, figure: Figure, scale: &Scale) -> Result<Experiment, Failure> {
+    let mut draft = Draft::new(systems, scale, figure.defaults());
+    for name in draft.names.clone() {
+        add(&mut draft, figure, &name)?;
+    }
+    let seconds = draft.seconds;
+    let length = match figure {
+        Figure::Ycsb => {
+            format!("closed loop; {seconds} s after as long a warm-up, four times as long for B, C, D")
+        }
+        Figure::Latency => format!("closed loop; {seconds} s after a warm-up of four times as long"),
+        Figure::Promotion => format!("closed loop; {INTERVALS} intervals of {seconds} s without warm-up"),
+        _ => format!("closed loop; {seconds} s after as long a warm-up"),
+    };
+    let view = figure.view();
+    Ok(Experiment { plan: draft.finish(&view.title, "1024 B", length)?, view })
+}
+
+fn selection(choices: u32) -> String {
+    if choices == 0 { "exhaustive".to_owned() } else { format!("rand-{choices}") }
+}
+
+/// The cases of a figure for one system.
+fn add(draft: &mut Draft<'_>, figure: Figure, name: &str) -> Result<(), Failure> {
+    match figure {
+        Figure::Combinations | Figure::Migration => {
+            for metric in METRICS {
+                for choices in CHOICES {
+                    let drawn = choices == 0 || metric == Metric::ApproxM;
+                    if figure == Figure::Migration && !drawn {
+                        continue;
+                    }
+                    let phases = vec![draft.phase("a", 1.0)];
+                    let label = format!("{}, {}", metric.name(), selection(choices));
+                    let knobs = &mut draft.case(name, label, 1024, phases)?.setup.knobs;
+                    knobs.metric = Some(metric);
+                    knobs.choices = Some(choices);
+                    knobs.table_bytes = Some(TABLE_BYTES);
+                }
+            }
+        }
+        Figure::Cost => cost(draft, name)?,
+        Figure::Ycsb => {
+            let warm = [("a", 1.0), ("b", 4.0), ("c", 4.0), ("f", 1.0), ("d", 4.0), ("e", 1.0)];
+            let phases = warm.map(|(workload, warm)| draft.phase(workload, warm)).to_vec();
+            own_sizes(draft.case(name, "", 1024, phases)?);
+        }
+        Figure::Skew => {
+            let skewed = EXPONENTS.map(|theta| Phase {
+                name: format!("a {theta}"),
+                keys: Distribution::Zipfian(theta),
+                ..draft.phase("a", 1.0)
+            });
+            let uniform =
+                Phase { name: "a uniform".to_owned(), keys: Distribution::Uniform, ..draft.phase("a", 1.0) };
+            let phases = std::iter::once(uniform).chain(skewed).collect();
+            own_sizes(draft.case(name, "", 1024, phases)?);
+        }
+        Figure::Latency => {
+            let phases = vec![draft.phase("b", 4.0)];
+            own_sizes(draft.case(name, "", 1024, phases)?);
+        }
+        Figure::Promotion => {
+            for (label, pinned) in [("promotions", 70), ("no promotions", 0)] {
+                let phases = (1..=INTERVALS)
+                    .map(|interval| Phase { name: format!("c {interval}"), ..draft.phase("c", 0.0) })
+                    .collect();
+                // Nothing is popular enough to be promoted where nothing is to stay.
+                draft.case(name, label, 1024, phases)?.setup.knobs.pinned = Some(Pinned::Percent(pinned));
+            }
+        }
+        Figure::Pinning => {
+            let fixed = THRESHOLDS.map(|percent| (format!("pinned {percent} %"), Pinned::Percent(percent)));
+            for (label, pinned) in fixed.into_iter().chain([("pinned as sought".to_owned(), Pinned::Sought)])
+            {
+                let phases = ["a", "b", "c"].map(|workload| draft.phase(workload, 1.0)).to_vec();
+                draft.case(name, label, 1024, phases)?.setup.knobs.pinned = Some(pinned);
+            }
+        }
+        Figure::Partitions => {
+            let most = draft.threads;
+            let mut partitions = 1;
+            while partitions <= most {
+                draft.threads = partitions;
+                let phases = vec![draft.phase("a", 1.0)];
+                let case = draft.case(name, format!("{partitions} partitions"), 1024, phases)?;
+                case.setup.knobs.partitions = Some(partitions as u32);
+                partitions *= 2;
+            }
+            draft.threads = most;
+        }
+    }
+    Ok(())
+}
+
+/// A fast tier of a few keys is less than a configuration allows, so the store is opened below it.
+fn own_sizes(case: &mut Case) {
+    if case.system.starts_with("slab") && case.setup.fast_bytes < 32 << 20 {
+        case.setup.knobs.choices = Some(8);
+    }
+}
+
+/// Single tiers, and several shares of NVM. Of an engine that keeps values on flash alone only the latter.
+fn cost(draft: &mut Draft<'_>, name: &str) -> Result<(), Failure> {
+    let data = draft.data(1024);
+    let phase = draft.phase("a", 1.0);
+    let byte = name.ends_with("-byte");
+    if name == "slab-byte" {
+        for (device, dollars) in [("qlc", QLC_COST), ("tlc", TLC_COST)] {
+            let label = format!("{device} ${dollars:.2}/GB");
+            let case = draft.case("slab-ssd", label, 1024, vec![phase.clone()])?;
+            case.setup.emulate_flash = Some(device.to_owned());
+        }
+    }
+    for percent in SHARES.into_iter().filter(|_| byte) {
+        let share = f64::from(percent) / 100.0;
+        let dollars = share * NVM_COST + (1.0 - share) * QLC_COST;
+        let case = draft.case(name, format!("het{percent} ${dollars:.2}/GB"), 1024, vec![phase.clone()])?;
+        let least = if name.starts_with("slab") { 4 << 20 } else { case.setup.fast_bytes };
+        case.setup.fast_bytes = ((data as f64 * share) as u64).max(least);
+        own_sizes(case);
+    }
+    if name == "slab-byte" {
+        let case = draft.case(name, format!("nvm ${NVM_COST:.2}/GB"), 1024, vec![phase])?;
+        // With records' heads, classes of slots and what is being replaced, all of it stays below the mark.
+        case.setup.fast_bytes = (data * 2).max(32 << 20);
+    }
+    Ok(())
+}
+
+/// The paper's throughput for a combination, and what share of the best that is.
+fn table_4(at: At<'_>) -> Option<String> {
+    let (metric, selection) = at.label.split_once(", ")?;
+    let column = METRICS.iter().position(|own| own.name() == metric)?;
+    let rate = TABLE_4.iter().find(|(own, _)| *own == selection)?.1[column];
+    let best = TABLE_4[2].1[1];
+    Some(format!("{rate:.1} K ops/s, {:.2}", rate / best))
+}
+
+fn dollars(at: At<'_>) -> Option<(String, f64)> {
+    let text = at.label.split('$').nth(1)?.split('/').next()?;
+    let tiers = if at.label.starts_with("het") { "two tiers" } else { "one tier" };
+    Some((tiers.to_owned(), text.parse().ok()?))
+}
+
+impl Figure {
+    fn defaults(self) -> Defaults {
+        let defaults = Defaults {
+            systems: &["slab-byte"],
+            keys: 100_000,
+            threads: 8,
+            seconds: 5.0,
+            memory: 0.1,
+            fast: 0.2,
+            flash: "qlc",
+        };
+        match self {
+            Figure::Ycsb => Defaults { systems: &["slab-byte", "tierdb-byte"], seconds: 4.0, ..defaults },
+            Figure::Promotion => Defaults { seconds: 3.0, ..defaults },
+            Figure::Pinning => Defaults { seconds: 3.0, ..defaults },
+            _ => defaults,
+        }
+    }
+
+    fn view(self) -> View {
+        use Column::{
+            Cost, Demoted, FlashPerOp, FlashWritten, FromFast, FromFlash, FromMemory, MigrationCpu,
+        };
+        use Column::{Promoted, Rate, ReadMedian, ReadTail, Relative, WriteAmplification};
+        const READS: &[Column] =
+            &[Rate, ReadMedian, ReadTail, FromMemory, FromFast, FromFlash, WriteAmplification, MigrationCpu];
+        let view = |title: &str, finding: &'static str, columns: &'static [Column]| View {
+            title: format!("PrismDB, {title}"),
+            finding,
+            columns,
+            load: false,
+            base: None,
+            paper: |_| None,
+            drawing: None,
+            distribution: false,
+        };
+        let drawing = |file: &'static str, across: Option<&'static str>, place: super::view::Place| {
+            Some(Drawing { file, up: "thousand operations a second", of: (Rate, 1e3), across, place })
+        };
+        match self {
+            Figure::Combinations | Figure::Migration => View {
+                base: Some(|_, other| other.label == "approx-M, rand-8"),
+                paper: table_4,
+                drawing: drawing("slab-table4", Some("ranges compared, 16 for all"), |at| {
+                    let (metric, selection) = at.label.split_once(", ")?;
+                    let choices = selection.strip_prefix("rand-").map_or(Some(16.0), |k| k.parse().ok())?;
+                    Some((metric.to_owned(), choices))
+                }),
+                ..view(
+                    "Table 4 and Figure 7: migration metrics and selection of key ranges, YCSB A",
+                    "exhaustive selection writes about 45 GB to flash with each metric, but precise-M takes almost twice the \
+                     processor time and has less than a third of the throughput. With approx-M, writes fall from 70 GB \
+                     (rand-2) to 51 GB (rand-8), at the same processor time of about 35 %.",
+                    &[Rate, Relative, FlashWritten, FlashPerOp, MigrationCpu, Demoted],
+                )
+            },
+            Figure::Cost => View {
+                paper: |at| {
+                    at.label.starts_with("het10").then(|| "3.3 times RocksDB on TLC at $0.31/GB".to_owned())
+                },
+                drawing: drawing("slab-8", Some("dollars for a gigabyte"), dollars),
+                ..view(
+                    "Figure 8: throughput against cost, YCSB A ($2.5 for a GB of NVM, $0.1 of QLC, $0.31 of TLC)",
+                    "the larger the share of NVM, the faster; PrismDB with 10 % of NVM ($0.34/GB) has 3.3 times the throughput \
+                     and half the tail latency of RocksDB on TLC ($0.31/GB).",
+                    &[Cost, Rate, ReadMedian, ReadTail, FromFast, FromFlash, WriteAmplification],
+                )
+            },
+            Figure::Ycsb => View {
+                drawing: drawing("slab-9", None, |at| Some((String::new(), at.threads as f64))),
+                ..view(
+                    "Figure 9: YCSB",
+                    "PrismDB is faster than RocksDB on two tiers in all but E: 2.4 times on write-dominated workloads, 2.5 times \
+                     on read-heavy ones, with a third of the writes to flash and 1.9 times less processor time on A.",
+                    READS,
+                )
+            },
+            Figure::Skew => View {
+                base: Some(|_, other| other.phase == "a 0.99"),
+                drawing: drawing(
+                    "slab-10",
+                    Some("zipfian exponent, over the stored keys; 0 is uniform"),
+                    |at| {
+                        let theta = at.phase.split(' ').nth(1)?;
+                        Some((String::new(), theta.parse().unwrap_or(0.0)))
+                    },
+                ),
+                ..view(
+                    "Figure 10: YCSB A by skew",
+                    "faster than RocksDB with every distribution: under skew all accesses stay in DRAM and NVM, and uniform keys \
+                     still gain from updates in place.",
+                    &[
+                        Rate,
+                        Relative,
+                        ReadMedian,
+                        ReadTail,
+                        FromMemory,
+                        FromFast,
+                        FromFlash,
+                        WriteAmplification,
+                    ],
+                )
+            },
+            Figure::Latency => View {
+                distribution: true,
+                ..view(
+                    "Figure 11a: latencies of reads, YCSB B",
+                    "a lower share of reads goes to flash than in RocksDB, and more is answered by DRAM, since blocks on NVM are \
+                     dense with popular keys.",
+                    READS,
+                )
+            },
+            Figure::Promotion => View {
+                drawing: Some(Drawing {
+                    file: "slab-11b",
+                    up: "reads that flash answers, %",
+                    of: (FromFlash, 0.01),
+                    across: Some("interval"),
+                    place: |at| Some((at.label.to_owned(), at.phase.split(' ').nth(1)?.parse().ok()?)),
+                }),
+                ..view(
+                    "Figure 11b: promotions, YCSB C over time",
+                    "promotions raise the share of reads from NVM significantly, and so throughput.",
+                    &[Rate, FromMemory, FromFast, FromFlash, Promoted],
+                )
+            },
+            Figure::Pinning => View {
+                base: Some(|at, other| at.phase == other.phase && other.label == "pinned 70 %"),
+                drawing: Some(Drawing {
+                    file: "slab-11c",
+                    up: "throughput, 1 at a threshold of 70 %",
+                    of: (Relative, 1.0),
+                    across: Some("pinning threshold, % of the tracked keys"),
+                    place: |at| {
+                        let percent = at.label.strip_prefix("pinned ")?.split(' ').next()?.parse().ok()?;
+                        Some((at.phase.to_owned(), percent))
+                    },
+                }),
+                ..view(
+                    "Figure 11c: pinning threshold",
+                    "the best threshold differs: high for reads, where keeping popular keys counts for more than cheap migration, low \
+                     for writes.",
+                    &[Rate, Relative, FromFast, FromFlash, FlashPerOp, MigrationCpu],
+                )
+            },
+            Figure::Partitions => View {
+                base: Some(|_, other| other.label == "1 partitions"),
+                drawing: drawing("slab-11d", Some("partitions and clients"), |at| {
+                    Some((String::new(), at.threads as f64))
+                }),
+                ..view(
+                    "Figure 11d: partitions with as many clients, YCSB A",
+                    "throughput grows with the number of partitions up to that of cores (10).",
+                    &[Rate, Relative, ReadMedian, ReadTail, MigrationCpu],
+                )
+            },
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! What flash does by itself, measured in the same run, and what that allows a store: the ceiling of its reads.
+
+use crate::phase::Measured;
+use crate::report::{Repeated, Report};
+use crate::table::{grouped, micros};
+use crate::workload::Op;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+use tierdb::Result;
+use tierdb_device::{AlignedBuf, BlockFile, Dir, Emulation, OpenMode, RealDir, random_reads};
+
+/// Bytes of a read: a block, which is what a small value takes.
+const READ: usize = 4096;
+/// Bytes of the file that is read. A virtual disk may serve less than this from a cache of its host.
+const FILE: u64 = 512 << 20;
+const STEP: usize = 1 << 20;
+const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+const NAME: &str = "reference";
+
+/// Random reads of blocks with a number of them in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Depth {
+    /// Reads in flight.
+    pub depth: usize,
+    /// Reads a second.
+    pub per_second: f64,
+    /// Median latency in microseconds.
+    pub median_us: f64,
+    /// 99th percentile in microseconds.
+    pub p99_us: f64,
+}
+
+/// What flash does by itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Reference {
+    /// By reads in flight.
+    pub depths: Vec<Depth>,
+    /// Microseconds that each read of a store takes at least, where another device is imitated.
+    pub emulated_us: Option<f64>,
+    /// Why there are none, if there are none.
+    pub refused: Option<String>,
+}
+
+/// Reads the file system of `dir`, which is made and removed again, at every depth for `each`; `emulated` is the
+/// device that stores imitate there.
+pub fn measure(dir: &Path, each: Duration, emulated: Option<&str>) -> Reference {
+    let device = emulated.and_then(Emulation::named);
+    let measured = depths(dir, each);
+    // What cannot be removed is named after the process, and in the way of nobody.
+    let _ = std::fs::remove_dir_all(dir);
+    let emulated_us = device.map(|device| device.read_latency.as_secs_f64() * 1e6);
+    match measured {
+        Ok(depths) => Reference { depths, emulated_us, refused: None },
+        Err(error) => Reference { depths: Vec::new(), emulated_us, refused: Some(error.to_string()) },
+    }
+}
+
+fn depths(dir: &Path, each: Duration) -> Result<Vec<Depth>> {
+    let dir = RealDir::create(dir)?;
+    let file = dir.open(NAME, OpenMode::CreateNew)?;
+    let mut rng = fastrand::Rng::with_seed(7);
+    let mut bytes = AlignedBuf::zeroed(STEP)?;
+    for at in (0..FILE).step_by(STEP) {
+        rng.fill(&mut bytes);
+        file.write(at, &bytes)?;
+    }
+    file.sync()?;
+    let us = |time: Duration| time.as_secs_f64() * 1e6;
+    let measured = DEPTHS.map(|depth| {
+        let found = random_reads(&file, READ, depth, each, depth as u64)?;
+        Ok(Depth { depth, per_second: found.per_second, median_us: us(found.median), p99_us: us(found.p99) })
+    });
+    measured.into_iter().collect()
+}
+
+/// What hit ratio, device and processor allow a phase of reads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ceiling {
+    /// The share of reads that go to flash.
+    pub misses: f64,
+    /// What one of these takes on an idle device, in microseconds.
+    pub device_us: f64,
+    /// What a read takes that does not go to flash, in microseconds.
+    pub hit_us: f64,
+    /// Operations a second if each thread did nothing but this, one after another.
+    pub by_latency: f64,
+    /// Operations a second whose misses the device can take with as many in flight as there are threads.
+    pub by_device: f64,
+}
+
+impl Ceiling {
+    /// Operations a second.
+    pub fn rate(&self) -> f64 {
+        self.by_latency.min(self.by_device)
+    }
+}
+
+impl Reference {
+    /// The ceiling of a closed loop of `threads` threads that read; `None` for other phases.
+    pub fn ceiling(&self, phase: &Measured, threads: usize) -> Option<Ceiling> {
+        let [reads] = phase.latencies.as_slice() else { return None };
+        if reads.op != Op::Read || phase.offered_rate.is_some() {
+            return None;
+        }
+        let misses = 1.0 - phase.hit_ratio?;
+        let alone = self.depths.first()?;
+        let device_us = alone.median_us.max(self.emulated_us.unwrap_or(0.0));
+        // Hits are the fastest: the middle one of them stands at half their share of all.
+        let middle = (1.0 - misses) / 2.0;
+        let hit_us = reads.cdf.iter().find(|(_, share)| *share >= middle).map_or(0.0, |(us, _)| *us);
+        let hit_us = if misses >= 1.0 { 0.0 } else { hit_us };
+        let at_depth = self.depths.iter().find(|own| own.depth >= threads).or(self.depths.last())?;
+        Some(Ceiling {
+            misses,
+            device_us,
+            hit_us,
+            by_latency: threads as f64 * 1e6 / (misses * device_us + (1.0 - misses) * hit_us).max(1e-3),
+            by_device: at_depth.per_second / misses.max(1e-9),
+        })
+    }
+
+    /// What the device does, in a line.
+    pub fn text(&self) -> String {
+        if let Some(why) = &self.refused {
+            return format!("flash by itself: not measured ({why})");
+        }
+        let depths = self.depths.iter().map(|own| {
+            format!("{}: {} ({} us)", own.depth, grouped(own.per_second as u64), micros(own.median_us))
+        });
+        let emulated =
+            self.emulated_us.map_or(String::new(), |us| format!("; imitated, {us:.0} us at least"));
+        format!(
+            "flash by itself, random reads of 4 KiB a second (median), by reads in flight: {}{emulated}",
+            depths.collect::<Vec<_>>().join(", ")
+        )
+    }
+}
+
+/// The ceilings of the phases of `case`, a line for each that has one.
+pub fn text(report: &Report, case: &Repeated) -> String {
+    let mut out = String::new();
+    let Some(reference) = &report.settings.reference else { return out };
+    let first = case.first();
+    for phase in &first.phases {
+        let Some(ceiling) = reference.ceiling(phase, first.threads) else { continue };
+        let _ = writeln!(
+            out,
+            "  ceiling, {}: {} ops/s ({:.0} % misses of {} us, hits of {} us, {} threads: {}; device: {}); {:.0} % of it \
+             reached, and {:.0} % of the processors used",
+            phase.name,
+            grouped(ceiling.rate() as u64),
+            ceiling.misses * 100.0,
+            micros(ceiling.device_us),
+            micros(ceiling.hit_us),
+            first.threads,
+            grouped(ceiling.by_latency as u64),
+            grouped(ceiling.by_device.min(1e12) as u64),
+            phase.rate / ceiling.rate() * 100.0,
+            phase.rate * phase.cpu_us_per_op / 1e4 / report.machine.processors.max(1) as f64,
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tally::Latency;
+
+    fn reads(cdf: Vec<(f64, f64)>, hits: f64) -> Measured {
+        let latency = Latency {
+            op: Op::Read,
+            count: 1,
+            average_us: 0.0,
+            p50_us: 0.0,
+            p99_us: 0.0,
+            p999_us: 0.0,
+            max_us: 0.0,
+            cdf,
+        };
+        Measured { latencies: vec![latency], hit_ratio: Some(hits), ..Measured::default() }
+    }
+
+    fn reference(emulated_us: Option<f64>) -> Reference {
+        let depth = |depth, per_second, median_us| Depth { depth, per_second, median_us, p99_us: median_us };
+        let depths = vec![depth(1, 10_000.0, 100.0), depth(4, 30_000.0, 120.0), depth(64, 50_000.0, 900.0)];
+        Reference { depths, emulated_us, refused: None }
+    }
+
+    #[test]
+    fn the_ceiling_is_of_latency_or_of_the_device() {
+        let phase = reads(vec![(1.0, 0.1), (2.0, 0.3), (3.0, 0.5), (200.0, 1.0)], 0.5);
+        let ceiling = reference(None).ceiling(&phase, 4).expect("reads");
+        // Half of the reads take 100 us, and half 2 us, which is where a quarter of all are done.
+        assert!((ceiling.by_latency - 4e6 / 51.0).abs() < 1.0, "{ceiling:?}");
+        // The device takes 30,000 with four in flight, which are half of all.
+        assert!((ceiling.rate() - 60_000.0).abs() < 1.0, "{ceiling:?}");
+        let slow = reference(Some(400.0)).ceiling(&phase, 2).expect("reads");
+        assert!((slow.rate() - 2e6 / 201.0).abs() < 1.0, "an imitated device is at least so slow: {slow:?}");
+        let hits = reference(None).ceiling(&reads(vec![(1.0, 0.6), (2.0, 1.0)], 1.0), 2).expect("reads");
+        assert!((hits.rate() - 2e6).abs() < 1.0, "without misses the device is in nobody's way: {hits:?}");
+    }
+
+    #[test]
+    fn phases_that_write_have_none() {
+        let mut phase = reads(vec![(1.0, 1.0)], 1.0);
+        phase.latencies[0].op = Op::Update;
+        assert_eq!(reference(None).ceiling(&phase, 1), None);
+        phase.latencies[0].op = Op::Read;
+        phase.offered_rate = Some(5.0);
+        assert_eq!(reference(None).ceiling(&phase, 1), None);
+    }
+
+    #[test]
+    fn the_device_is_read_and_nothing_is_left() {
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let found = measure(&temp.path().join("own"), Duration::from_millis(5), Some("qlc"));
+        assert_eq!(found.emulated_us, Some(391.0));
+        assert!(found.refused.is_some() || found.depths.len() == DEPTHS.len(), "{found:?}");
+        assert!(found.depths.iter().all(|own| own.per_second > 0.0 && own.median_us > 0.0), "{found:?}");
+        assert_eq!(std::fs::read_dir(temp.path()).expect("directory").count(), 0);
+    }
+}

@@ -1,0 +1,160 @@
+//! Engines opened on tiers directly, with knobs that no configuration sets: the papers' experiments turn them.
+//!
+//! Sizes are shared out as the configuration would. There is no identity and no lock on the tiers, so this is for
+//! stores that nobody else knows of and that go when the case ends.
+
+use crate::knobs::{Metric, Pinned};
+use crate::ours::Mode;
+use crate::store::Setup;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tierdb::{EngineKind, Error, Result};
+use tierdb_base::FailureLatch;
+use tierdb_device::{Emulation, Meter, ReadBatching, RealDir, RealOptions};
+use tierdb_engine::{Engine, FlashTier, Media};
+use tierdb_log::{LoggedOptions, LoggedPool};
+use tierdb_pmem::{MappedPool, Pool};
+use tierdb_slab::SlabStore;
+use tierdb_valuelog::ValueLog;
+
+const PAGE: u64 = 4096;
+/// What a drain takes on byte-addressable Optane, in nanoseconds.
+const OPTANE_DRAIN_NS: u64 = 300;
+/// What seeds the checksums of these stores.
+const SEED: u64 = 0x7e57;
+
+/// Opens or creates the store of `setup`.
+///
+/// # Errors
+/// As the engine's own.
+pub(crate) fn open(kind: EngineKind, mode: Mode, setup: &Setup) -> Result<Box<dyn Engine>> {
+    let (latch, meter) = (FailureLatch::new(), Meter::new());
+    if mode == Mode::Byte {
+        let path = setup.fast_dir.join("pool");
+        let fresh = !path.exists();
+        let pool = MappedPool::open(&path, setup.fast_bytes / PAGE * PAGE, true)?;
+        let drain = if setup.emulate_fast.is_some() { OPTANE_DRAIN_NS } else { 0 };
+        return start(kind, mode, setup, pool.with_drain_latency(drain), fresh, latch, meter);
+    }
+    let at = if mode == Mode::Block { &setup.fast_dir } else { &setup.flash_dir };
+    let emulated = if mode == Mode::Block { &setup.emulate_fast } else { &setup.emulate_flash };
+    let dir = RealDir::open(at)?;
+    let fresh = !at.join("pool.log").exists();
+    let options = logged_options(mode, setup);
+    let emulation = device(emulated.as_deref())?;
+    let pool = if fresh {
+        LoggedPool::create(dir, options, SEED, latch.clone(), meter.clone(), emulation)?
+    } else {
+        LoggedPool::open(dir, options, SEED, latch.clone(), meter.clone(), emulation)?
+    };
+    start(kind, mode, setup, pool, fresh, latch, meter)
+}
+
+/// The pool is half of the memory; the log, twice the pool and its table fit the fast tier.
+fn logged_options(mode: Mode, setup: &Setup) -> LoggedOptions {
+    let log_len = (setup.memory / 8).clamp(4 << 20, 256 << 20) / PAGE * PAGE;
+    let room =
+        if mode == Mode::Block { setup.fast_bytes.saturating_sub(log_len) / 65 * 32 } else { u64::MAX };
+    let pool_len = (setup.memory / 2).min(room) / PAGE * PAGE;
+    LoggedOptions {
+        log_len,
+        buffer_bytes: (log_len / 32 / PAGE * PAGE).clamp(PAGE, 1 << 20),
+        ..LoggedOptions::new(pool_len)
+    }
+}
+
+fn device(name: Option<&str>) -> Result<Option<Emulation>> {
+    let Some(name) = name else { return Ok(None) };
+    match Emulation::named(name) {
+        Some(emulation) => Ok(Some(emulation)),
+        None => Err(Error::invalid(format!("{name:?} does not name a block device that can be imitated"))),
+    }
+}
+
+fn start<P: Pool>(
+    kind: EngineKind,
+    mode: Mode,
+    setup: &Setup,
+    pool: P,
+    fresh: bool,
+    latch: FailureLatch,
+    fast_meter: Meter,
+) -> Result<Box<dyn Engine>> {
+    let mut flash = Vec::new();
+    for path in setup.knobs.flash_dirs(&setup.flash_dir) {
+        flash.push(FlashTier {
+            dir: RealDir::create_with(&path, &read_options(setup))?,
+            capacity: setup.knobs.flash_bytes.map_or_else(|| file_system_bytes(&path), Ok)?,
+            meter: if mode == Mode::Ssd { fast_meter.clone() } else { Meter::new() },
+            emulation: device(setup.emulate_flash.as_deref())?,
+        });
+    }
+    let mut words = format!("{} fast tier, {} flash tiers", pool.domain(), flash.len());
+    words.push_str(&flash.first().map_or(String::new(), |tier| format!(", {}", tier.dir.medium())));
+    for (role, name) in [("fast", &setup.emulate_fast), ("flash", &setup.emulate_flash)] {
+        words.push_str(
+            &name.as_ref().map_or(String::new(), |name| format!(", EMULATED: {role} at the pace of {name}")),
+        );
+    }
+    let pool_len = pool.len();
+    let media = Media { pool: Arc::new(pool), fast_meter, flash, seed: SEED, latch, mode: words };
+    Ok(match kind {
+        EngineKind::Slab => {
+            let options = slab_options(setup, pool_len);
+            Box::new(if fresh {
+                SlabStore::create(media, options)?
+            } else {
+                SlabStore::open(media, options)?
+            })
+        }
+        _ => {
+            let mut options = tierdb_valuelog::Options::for_pool(setup.memory, pool_len);
+            if let Some(buffer) = setup.knobs.write_buffer {
+                options.ring_bytes = (buffer / u64::from(options.rings) / PAGE * PAGE).max(16 << 10);
+            }
+            Box::new(if fresh { ValueLog::create(media, options)? } else { ValueLog::open(media, options)? })
+        }
+    })
+}
+
+fn slab_options(setup: &Setup, pool_len: u64) -> tierdb_slab::Options {
+    let knobs = &setup.knobs;
+    let mut options = tierdb_slab::Options::for_pool(setup.memory, pool_len);
+    options.choices = knobs.choices.unwrap_or(options.choices);
+    options.partitions = knobs.partitions.unwrap_or(options.partitions);
+    options.table_bytes = knobs.table_bytes.unwrap_or(options.table_bytes);
+    match knobs.metric {
+        None => {}
+        Some(Metric::ApproxM) => options.metric = tierdb_slab::Metric::ApproxM,
+        Some(Metric::PreciseM) => options.metric = tierdb_slab::Metric::PreciseM,
+        Some(Metric::MaxUnpop) => options.metric = tierdb_slab::Metric::MaxUnpopular,
+    }
+    match knobs.pinned {
+        None => {}
+        Some(Pinned::Percent(pct)) => options.pinned_pct = Some(pct),
+        Some(Pinned::Sought) => options.pinned_pct = None,
+    }
+    options
+}
+
+fn read_options(setup: &Setup) -> RealOptions {
+    let Some(batching) = setup.knobs.batching else { return RealOptions::default() };
+    RealOptions {
+        batching: match batching.window_us {
+            None => ReadBatching::Combining,
+            Some(us) => ReadBatching::Timeout(Duration::from_micros(us)),
+        },
+        // One queue, as in the paper.
+        rings: 1,
+        batch: batching.depth,
+        ..RealOptions::default()
+    }
+}
+
+/// The size of the file system that `path` is on.
+fn file_system_bytes(path: &Path) -> Result<u64> {
+    let found = rustix::fs::statvfs(path)
+        .map_err(|error| Error::io("stat", path.display().to_string(), 0, error.into()))?;
+    Ok(found.f_blocks.saturating_mul(found.f_frsize))
+}
