@@ -63,6 +63,8 @@ pub struct Knobs {
     pub choices: Option<u32>,
     /// What stays on the fast tier.
     pub pinned: Option<Pinned>,
+    /// Keys that are tracked, in percent of those that the fast tier would hold if each took 1 KiB.
+    pub tracked_pct: Option<u16>,
     /// Partitions of the key space.
     pub partitions: Option<u32>,
     /// Bytes of a table on flash.
@@ -76,6 +78,7 @@ impl Knobs {
             || self.metric.is_some()
             || self.choices.is_some()
             || self.pinned.is_some()
+            || self.tracked_pct.is_some()
             || self.partitions.is_some()
             || self.table_bytes.is_some()
     }

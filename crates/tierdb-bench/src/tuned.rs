@@ -122,6 +122,7 @@ fn slab_options(setup: &Setup, pool_len: u64) -> tierdb_slab::Options {
     let knobs = &setup.knobs;
     let mut options = tierdb_slab::Options::for_pool(setup.memory, pool_len);
     options.choices = knobs.choices.unwrap_or(options.choices);
+    options.tracked_pct = knobs.tracked_pct.unwrap_or(options.tracked_pct);
     options.partitions = knobs.partitions.unwrap_or(options.partitions);
     options.table_bytes = knobs.table_bytes.unwrap_or(options.table_bytes);
     match knobs.metric {
