@@ -159,7 +159,7 @@ fn summary(out: &mut String, case: &Repeated) {
         );
     }
     if let Some(idle) = case.figure(|run| run.idle_cores) {
-        let _ = writeln!(out, "  idle: {:.2} % of a core", idle.median * 100.0);
+        let _ = writeln!(out, "  idle: {:.3} % of a core", idle.median * 100.0);
     }
     let seconds =
         |of: Option<Spread>| of.map_or("not measured".to_owned(), |spread| format!("{:.3} s", spread.median));

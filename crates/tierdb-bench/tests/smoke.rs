@@ -266,7 +266,7 @@ fn the_figures_of_prismdb_run_and_stand_beside_it() {
     line(&said[2], "tierdb-byte", "f");
     line(&said[3], "slab-byte", "a uniform");
     assert!(line(&said[4], "slab-byte", "b").contains('%'), "where reads were answered");
-    line(&said[5], "slab-byte", "no promotions: c 8");
+    line(&said[5], "slab-byte", "nothing pinned: c 8");
     line(&said[6], "slab-byte", "pinned as sought: c");
     line(&said[7], "slab-byte", "2 partitions");
 }
