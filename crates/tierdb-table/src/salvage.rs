@@ -171,8 +171,12 @@ impl<F: BlockFile> Salvage<F> {
 
 impl<F: BlockFile> Source for Salvage<F> {
     fn entry(&self) -> Option<EntryRef<'_>> {
+        if !self.is_at {
+            // What was taken last may have been in another window.
+            return None;
+        }
         let value = self.value.clone().map(|range| &self.window[range]);
-        self.is_at.then_some(EntryRef { key: &self.key, seqno: self.seqno, value })
+        Some(EntryRef { key: &self.key, seqno: self.seqno, value })
     }
 
     fn advance(&mut self) -> Result<()> {

@@ -15,6 +15,7 @@ use tierdb_base::sources::comparisons;
 use tierdb_base::{Error, ErrorKind, Seqno};
 use tierdb_device::{AlignedBuf, BlockFile, Cause, Dir, DirLock, OpenMode};
 use tierdb_sim::{FaultKind, FaultPlan, Ops, SimFile, World};
+use tierdb_table::Source as _;
 use tierdb_table::block::Block;
 use tierdb_table::{
     Direction, Entry, Filter, Footer, Index, ReadAhead, Salvage, Table, TableDir, TableId, VerifyReport,
@@ -275,6 +276,18 @@ fn a_table_cut_at_any_sector_is_refused_and_salvaged() {
         most = most.max(found.len());
     }
     assert_eq!(most, model.len());
+}
+
+#[test]
+fn a_salvage_ends_behind_a_long_value() {
+    let world = new_world();
+    let model: Model = [((b"long".to_vec(), Reverse(1)), Some(vec![7; 700_000]))].into();
+    write(&tables(&world), 1, &model).expect("write");
+    let mut found = tables(&world).salvage(1, Cause::Verify).expect("open");
+    found.advance().expect("whole");
+    assert_eq!(found.entry().and_then(|entry| entry.value.map(<[u8]>::len)), Some(700_000));
+    found.advance().expect("whole");
+    assert!(found.entry().is_none());
 }
 
 #[test]
