@@ -11,7 +11,7 @@ use crate::partition::{Bounds, Partition, State, bounds};
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 use tierdb_base::Seqno;
-use tierdb_device::Dir;
+use tierdb_device::{Cause, Dir};
 use tierdb_engine::KeyRange;
 use tierdb_pmem::Pool;
 
@@ -56,6 +56,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let table = &state.tables.tables()[number];
         let fast_keys = table.fast_keys.load(Ordering::Relaxed);
         let Some(all) = bounds(&range).filter(|_| fast_keys > 0) else { return 0.0 };
+        let Ok(whole) = table.table(Cause::Migration) else { return 0.0 };
         let threshold = self.tracker.threshold(self.pinned_pct());
         let leaves = |key: &[u8], tombstone: bool| match victims {
             Victims::All => true,
@@ -69,7 +70,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 looked_at += 1;
                 unpopular += u64::from(leaves(key, entry.is_tombstone()));
                 if self.options.metric != Metric::MaxUnpopular {
-                    overlap += u64::from(table.table.locate(key, Seqno::MAX).is_some());
+                    overlap += u64::from(whole.locate(key, Seqno::MAX).is_some());
                 }
             }
         };
@@ -77,7 +78,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             look(all, usize::MAX);
         } else {
             // Some keys behind each of some places in the table; some from the range's start, lest there be none.
-            let index = table.table.index();
+            let index = whole.index();
             look(all, RUN);
             for _ in 1..SAMPLE as usize / RUN {
                 let from = index.separator(fastrand::usize(..index.blocks()));
@@ -90,7 +91,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             return 0.0;
         }
         let of_all = |sampled: u64| sampled as f64 / looked_at as f64 * fast_keys as f64;
-        let written = (table.table.footer().keys as f64 - of_all(overlap)).max(1.0);
+        let written = (table.footer().keys as f64 - of_all(overlap)).max(1.0);
         match self.options.metric {
             Metric::MaxUnpopular => of_all(unpopular),
             Metric::ApproxM | Metric::PreciseM => of_all(unpopular) / written,

@@ -1,7 +1,7 @@
 //! Removing what range tombstones hide, and then the tombstones.
 
 use crate::core::Core;
-use crate::flash::LiveTable;
+use crate::live::LiveTable;
 use crate::migrate::{Plan, Victims};
 use crate::partition::{Partition, RangeTombstone};
 use std::collections::HashSet;

@@ -43,6 +43,9 @@ pub struct Options {
     /// Keys that are tracked, in percent of those that the fast tier would hold if each took 1 KiB with its value: 1 to 400.
     /// Default 50. A tracked key takes 4.1 bytes of DRAM; all of them a tenth of `memory` at the most.
     pub tracked_pct: u16,
+    /// Most of the fast tier, in percent, that copies of tables' indexes and filters take: 0 to 50. Default 12; none are made where
+    /// the pool is DRAM itself.
+    pub table_parts_pct: u8,
     /// What scores the ranges that may be migrated. Default `ApproxM`.
     pub metric: Metric,
     /// Ranges that are compared for a migration. Default 8 (PrismDB §5.3); 0 compares all.
@@ -68,6 +71,7 @@ impl Options {
             pinned_pct: Some(70),
             flash_bytes_per_day: Vec::new(),
             tracked_pct: 50,
+            table_parts_pct: 12,
             metric: Metric::ApproxM,
             choices: 8,
             recovery_threads: cores,
@@ -88,6 +92,7 @@ impl Options {
         check((1..self.high_pct).contains(&self.low_pct), "low_pct must be at least 1, and below high_pct")?;
         check(self.pinned_pct.is_none_or(|pct| pct <= 100), "pinned_pct must be 0 to 100")?;
         check((1..=400).contains(&self.tracked_pct), "tracked_pct must be 1 to 400")?;
+        check(self.table_parts_pct <= 50, "table_parts_pct must be 0 to 50")?;
         check(self.recovery_threads >= 1, "recovery_threads must be at least 1")
     }
 }

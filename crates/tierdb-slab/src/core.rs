@@ -4,13 +4,14 @@ use crate::cache::Cache;
 use crate::commit::CommitSlots;
 use crate::config::Options;
 use crate::counters::Counters;
-use crate::flash::{Flash, TableSet};
+use crate::flash::Flash;
 use crate::heap::Heap;
 use crate::layout::SEQNO_LIMIT;
 use crate::lost::Lost;
 use crate::partition::{Entry, Partition, RangeTombstone, State};
 use crate::read_trigger::ReadTrigger;
 use crate::snapshots::Snapshots;
+use crate::tables::TableSet;
 use crate::tracker::{Tier, Tracker};
 use crate::tune::PinnedShare;
 use crate::work::Work;
@@ -183,7 +184,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     fn get_on_flash(&self, on_flash: &OnFlash<D>, key: &[u8], seqno: Seqno) -> Result<Option<Value>> {
         let live = on_flash.tables.find(key);
-        let table = live.map(|live| &live.table);
         let hash = hash_of(key);
         let note = || {
             let popularity = self.tracker.touch(hash, Tier::Flash);
@@ -195,13 +195,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
         // A value is cached only if it is the newest in its table, and was not removed with a range: what no
         // range tombstone, no damage and no snapshot can make another one.
         let plain = seqno == Seqno::MAX && on_flash.ranges.is_empty() && self.lost.is_empty();
-        let cached = table.filter(|_| plain).and_then(|table| self.cache.get(table.number(), key, hash));
+        let cached = live.filter(|_| plain).and_then(|live| self.cache.get(live.number(), key, hash));
         if let Some(value) = cached {
             self.counters.cache_hits.add(1);
             note();
             return Ok(Some(value));
         }
-        let found = table.map_or(Ok(None), |table| table.get(key, seqno, Cause::Foreground));
+        let found = match live {
+            Some(live) => {
+                live.table(Cause::Foreground).and_then(|table| table.get(key, seqno, Cause::Foreground))
+            }
+            None => Ok(None),
+        };
         let found = found.map_err(|error| error.with_key(key))?;
         let version = found.as_ref().map(|found| found.seqno);
         self.lost.check(&self.heap, key, version)?;
@@ -217,17 +222,23 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(Some(match live {
             Some(live) if plain => {
                 self.promote_read(live, key, version, &value, popularity);
-                self.cache.insert(live.table.number(), key, hash, value)
+                self.cache.insert(live.number(), key, hash, value)
             }
             _ => Value::from(value),
         }))
     }
 
-    /// Gives the object cache what the rest of the memory budget leaves, and says whether the index takes too much.
+    /// Gives indexes and filters of tables half of what the fixed parts of the memory budget leave at the most, and the object
+    /// cache the rest; says whether the index of keys takes too much.
     pub fn settle_memory(&self) {
         let parts = self.memory_parts();
-        let rest: u64 =
-            parts.iter().filter(|(name, _)| *name != "object cache").map(|(_, bytes)| bytes).sum();
+        let others = |but: &[&str]| -> u64 {
+            parts.iter().filter(|(name, _)| !but.contains(name)).map(|(_, bytes)| bytes).sum()
+        };
+        let fixed = others(&["object cache", "table indexes and filters"]);
+        let most = self.options.memory.saturating_sub(fixed) / 2;
+        let shed = self.shed_tables(most);
+        let rest = others(&["object cache"]).saturating_sub(shed);
         self.cache.set_capacity(self.options.memory.saturating_sub(rest));
         // Of these, less is left when keys go to flash.
         let index: u64 = parts
@@ -236,5 +247,25 @@ impl<P: Pool, D: Dir> Core<P, D> {
             .map(|(_, bytes)| bytes)
             .sum();
         self.work.over_memory.store(index > self.options.memory / 4 * 3, Ordering::Relaxed);
+    }
+
+    /// Drops indexes and filters that were not asked for lately, or if need be any, until they take `most` bytes of memory.
+    /// Returns how many bytes were dropped.
+    fn shed_tables(&self, most: u64) -> u64 {
+        self.flash.most_loaded.store(most, Ordering::Relaxed);
+        let mut shed = 0;
+        // The first time around, those that were asked for are passed over.
+        for _ in 0..2 {
+            if !self.flash.is_over_loaded() {
+                break;
+            }
+            for part in &self.router.read().parts {
+                let tables = part.read().tables.clone();
+                for table in tables.tables().iter().take_while(|_| self.flash.is_over_loaded()) {
+                    shed += table.shed();
+                }
+            }
+        }
+        shed
     }
 }

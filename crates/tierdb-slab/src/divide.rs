@@ -4,8 +4,9 @@
 //! done; it is done when the store has twice as many keys as the last time, and is out of balance.
 
 use crate::core::{Core, Router};
-use crate::flash::{LiveTable, TableSet};
+use crate::live::LiveTable;
 use crate::partition::{Entry, Partition, RangeTombstone, Unsettled};
+use crate::tables::TableSet;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +25,7 @@ pub fn divide<D: Dir>(
 ) -> Router<D> {
     // Places to cut: keys of the fast tier, and tables, each as heavy as the keys it has.
     let mut weights: Vec<(&[u8], u64)> = newest.iter().map(|(key, _)| (&**key, 1)).collect();
-    weights.extend(tables.iter().map(|table| (table.smallest(), table.table.footer().keys)));
+    weights.extend(tables.iter().map(|table| (table.smallest(), table.footer().keys)));
     weights.sort();
     let total: u64 = weights.iter().map(|(_, weight)| weight).sum();
     let mut bounds: Vec<Box<[u8]>> = Vec::new();
@@ -65,7 +66,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let router = self.router.read();
             let keys = |part: &Arc<Partition<D>>| {
                 let state = part.read();
-                let flash: u64 = state.tables.tables().iter().map(|table| table.table.footer().keys).sum();
+                let flash: u64 = state.tables.tables().iter().map(|table| table.footer().keys).sum();
                 state.index.len() as u64 + flash
             };
             let keys: Vec<u64> = router.parts.iter().map(keys).collect();

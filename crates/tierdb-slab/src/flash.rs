@@ -6,18 +6,18 @@
 
 use crate::config::Options;
 use crate::heap::Slots;
+use crate::live::{LiveTable, Manifest};
+use crate::parts::{Home, Places};
 use crate::tune::WearBudget;
 use std::collections::HashSet;
 use std::io::ErrorKind::StorageFull;
-use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use tierdb_base::{Error, FailureLatch, Location, Result, Seqno, TierRole};
+use std::sync::atomic::{AtomicU64, Ordering};
+use tierdb_base::{Error, FailureLatch, Location, Result, TierRole};
 use tierdb_device::{Cause, Dir, Meter};
-use tierdb_engine::{FlashTier, KeyRange};
-use tierdb_table::{
-    Chain, Direction, EntryRef, ReadAhead, Table, TableDir, TableIter, Writer, WriterOptions,
-};
+use tierdb_engine::FlashTier;
+use tierdb_sync::Counter;
+use tierdb_table::{Footer, TableDir};
 
 /// Kept free for migrations that free space: this, or a quarter of a directory.
 const RESERVE: u64 = 160 << 20;
@@ -43,7 +43,8 @@ pub enum Limit {
 }
 
 impl<D: Dir> FlashDir<D> {
-    fn limit(&self, limit: Limit, table_bytes: u64) -> u64 {
+    /// Bytes up to which it is filled.
+    pub fn limit(&self, limit: Limit, table_bytes: u64) -> u64 {
         match limit {
             Limit::Growth => self.capacity - (self.capacity / 4).min(RESERVE.max(2 * table_bytes)),
             Limit::Shrink => self.capacity,
@@ -51,7 +52,7 @@ impl<D: Dir> FlashDir<D> {
     }
 
     /// Takes `bytes` more, if they fit.
-    fn take(&self, bytes: u64, limit: u64) -> bool {
+    pub fn take(&self, bytes: u64, limit: u64) -> bool {
         self.used
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
                 used.checked_add(bytes).filter(|sum| *sum <= limit)
@@ -59,7 +60,13 @@ impl<D: Dir> FlashDir<D> {
             .is_ok()
     }
 
-    fn give(&self, bytes: u64) {
+    /// Takes `bytes` more, which are there.
+    pub fn add(&self, bytes: u64) {
+        self.used.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Gives back `bytes`.
+    pub fn give(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::AcqRel);
     }
 
@@ -72,8 +79,17 @@ impl<D: Dir> FlashDir<D> {
 /// All flash directories.
 pub struct Flash<D: Dir> {
     pub dirs: Vec<FlashDir<D>>,
-    table_bytes: u64,
+    /// Bytes of a table, about.
+    pub table_bytes: u64,
     latch: FailureLatch,
+    /// Times that index and filter of a table were read, and of these, from the table's file.
+    pub loads: Counter,
+    pub loads_from_flash: Counter,
+    /// Bytes of memory that indexes and filters take, and are to take at the most.
+    loaded: AtomicU64,
+    pub most_loaded: AtomicU64,
+    /// Bytes of them on the fast tier.
+    parts: AtomicU64,
 }
 
 impl<D: Dir> Flash<D> {
@@ -94,14 +110,31 @@ impl<D: Dir> Flash<D> {
             used: AtomicU64::new(0),
         };
         let dirs = tiers.into_iter().enumerate().map(dir).collect();
-        Flash { dirs, table_bytes: options.table_bytes, latch }
+        let (loads, loads_from_flash, loaded, parts) = Default::default();
+        let most_loaded = AtomicU64::new(u64::MAX);
+        Flash {
+            dirs,
+            table_bytes: options.table_bytes,
+            latch,
+            loads,
+            loads_from_flash,
+            loaded,
+            most_loaded,
+            parts,
+        }
     }
 
-    /// Opens the live table that `record` names.
+    /// Opens the live table that `record` names. Of one whose parts the fast tier has at `home`, its footer is read from there,
+    /// and nothing of its file.
     ///
     /// # Errors
     /// `Corrupt`, `Io`: a live table that cannot be opened.
-    pub fn open(self: &Arc<Self>, record: &TableRecord, slots: Slots) -> Result<LiveTable<D>> {
+    pub fn open(
+        self: &Arc<Self>,
+        record: &TableRecord,
+        slots: Slots,
+        home: Option<Box<dyn Home>>,
+    ) -> Result<LiveTable<D>> {
         let dir = self.dirs.get(record.dir as usize).ok_or_else(|| {
             Error::invalid(format!(
                 "the store has tables in flash directory {}, and {} directories are configured",
@@ -109,9 +142,18 @@ impl<D: Dir> Flash<D> {
                 self.dirs.len()
             ))
         })?;
-        let table = dir.tables.open(record.number, Cause::Recovery)?;
-        dir.used.fetch_add(table.footer().file_len, Ordering::AcqRel);
-        Ok(LiveTable::new(self.clone(), record.dir, table, slots, 0))
+        let footer = home.as_ref().and_then(|home| {
+            Footer::decode(&home.footer().ok()?, &dir.tables.id(record.number), &home.place()).ok()
+        });
+        let (footer, table) = match footer {
+            Some(footer) => (footer, None),
+            None => {
+                let table = dir.tables.open(record.number, Cause::Recovery)?;
+                (table.footer().clone(), Some(table))
+            }
+        };
+        dir.add(footer.file_len);
+        Ok(LiveTable::new(self.clone(), *record, footer, table, Manifest { slots, home }, 0))
     }
 
     /// The tables whose files are there.
@@ -172,12 +214,42 @@ impl<D: Dir> Flash<D> {
 
     /// The result of a write or a sync: after one that failed, every write is refused until the store is opened again.
     /// A file system that is full has not failed.
-    fn written<T>(&self, result: Result<T>) -> Result<T> {
+    pub fn written<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| match &error {
             Error::Io { op, source, .. } if source.kind() == StorageFull && *op != "sync" => self.full(),
             Error::Io { .. } => self.latch.set(error),
             _ => error,
         })
+    }
+
+    /// Index and filter of a table are in memory now.
+    pub fn note_loaded(&self, bytes: usize) {
+        self.loaded.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// They are not any more.
+    pub fn note_unloaded(&self, bytes: usize) {
+        self.loaded.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// The fast tier has so many bytes more of tables.
+    pub fn note_parts(&self, bytes: u64) {
+        self.parts.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// It has so many less.
+    pub fn note_parts_gone(&self, bytes: u64) {
+        self.parts.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that the fast tier has of tables.
+    pub fn parts_bytes(&self) -> u64 {
+        self.parts.load(Ordering::Relaxed)
+    }
+
+    /// Whether indexes and filters take more memory than they are to.
+    pub fn is_over_loaded(&self) -> bool {
+        self.loaded.load(Ordering::Relaxed) > self.most_loaded.load(Ordering::Relaxed)
     }
 
     /// Whether every directory has a budget, and has spent it.
@@ -209,307 +281,11 @@ impl TableRecord {
         bytes
     }
 
-    /// From what is stored.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (dir, number) = bytes.split_first_chunk::<4>()?;
-        let number = u64::from_le_bytes(number.try_into().ok()?);
-        Some(TableRecord { dir: u32::from_le_bytes(*dir), number })
-    }
-}
-
-/// A table that is, or was, live.
-pub struct LiveTable<D: Dir> {
-    flash: Arc<Flash<D>>,
-    dir: u32,
-    pub table: Arc<Table<D::File>>,
-    /// Its record on the fast tier.
-    pub slots: Slots,
-    /// Whether it could not be read whole: it is not merged any more.
-    pub damaged: AtomicBool,
-    obsolete: AtomicBool,
-    /// Ranges removed by writes up to this one have nothing left in it. Not stored.
-    cleaned: Seqno,
-    /// Keys of its range that are on the fast tier; under the partition's lock.
-    pub fast_keys: AtomicU64,
-    /// Reads of popular keys that it answered since it was written.
-    pub hot_reads: AtomicU64,
-}
-
-impl<D: Dir> LiveTable<D> {
-    fn new(flash: Arc<Flash<D>>, dir: u32, table: Table<D::File>, slots: Slots, cleaned: Seqno) -> Self {
-        let (damaged, obsolete, fast_keys, hot_reads) = Default::default();
-        let table = Arc::new(table);
-        LiveTable { flash, dir, table, slots, damaged, obsolete, cleaned, fast_keys, hot_reads }
-    }
-
-    /// Whether it may hold versions of keys of `range` that were removed by write `seqno`.
-    pub fn may_hold_removed(&self, range: &KeyRange, seqno: Seqno) -> bool {
-        self.cleaned < seqno
-            && self.table.footer().lowest_seqno < seqno
-            && !range.is_after(self.smallest())
-            && !range.is_before(self.largest())
-    }
-
-    /// Whether it could not be read whole.
-    pub fn is_damaged(&self) -> bool {
-        self.damaged.load(Ordering::Acquire)
-    }
-
-    /// Its smallest key.
-    pub fn smallest(&self) -> &[u8] {
-        &self.table.footer().smallest
-    }
-
-    /// Its largest key.
-    pub fn largest(&self) -> &[u8] {
-        &self.table.footer().largest
-    }
-
-    /// Bytes of its file.
-    pub fn file_len(&self) -> u64 {
-        self.table.footer().file_len
-    }
-
-    /// What its record says.
-    pub fn record(&self) -> TableRecord {
-        TableRecord { dir: self.dir, number: self.table.number() }
-    }
-
-    /// Its file goes when the last reader has let it go: no record names it any more, durably.
-    pub fn retire(&self) {
-        self.obsolete.store(true, Ordering::Release);
-    }
-}
-
-impl<D: Dir> Drop for LiveTable<D> {
-    fn drop(&mut self) {
-        if self.obsolete.load(Ordering::Acquire)
-            && let Some(dir) = self.flash.dirs.get(self.dir as usize)
-        {
-            // If it fails, the next open removes the file.
-            let _ = dir.tables.remove(self.table.number());
-            dir.give(self.table.footer().file_len);
-        }
-    }
-}
-
-/// The live tables of a partition, by key.
-pub struct TableSet<D: Dir>(Vec<Arc<LiveTable<D>>>);
-
-impl<D: Dir> TableSet<D> {
-    /// Of these tables, whose key ranges are disjoint.
-    pub fn new(mut tables: Vec<Arc<LiveTable<D>>>) -> Self {
-        tables.sort_by(|a, b| a.smallest().cmp(b.smallest()));
-        TableSet(tables)
-    }
-
-    /// The tables, in the order of their keys.
-    pub fn tables(&self) -> &[Arc<LiveTable<D>>] {
-        &self.0
-    }
-
-    /// The table whose key range holds `key`.
-    pub fn find(&self, key: &[u8]) -> Option<&Arc<LiveTable<D>>> {
-        let after = self.0.partition_point(|table| table.smallest() <= key);
-        self.0[..after].last().filter(|table| key <= table.largest())
-    }
-
-    /// Whether a table may hold a version of `key`. Reads nothing.
-    pub fn may_hold(&self, key: &[u8]) -> bool {
-        self.find(key).is_some_and(|table| table.table.locate(key, Seqno::MAX).is_some())
-    }
-
-    /// The keys for which table `number` is merged: from its smallest up to the smallest of the next; the first one's
-    /// range begins, and the last one's ends, with the partition's.
-    pub fn range_of(&self, number: usize) -> KeyRange {
-        let bound = |number: usize| self.0.get(number).map(|table| table.smallest().to_vec());
-        let start = if number == 0 { None } else { bound(number) };
-        KeyRange {
-            start: start.map_or(Bound::Unbounded, Bound::Included),
-            end: bound(number + 1).map_or(Bound::Unbounded, Bound::Excluded),
-        }
-    }
-
-    /// The number of the table in whose range `key` is ([`TableSet::range_of`]). There is a table.
-    pub fn number_of(&self, key: &[u8]) -> usize {
-        self.0.partition_point(|table| table.smallest() <= key).saturating_sub(1)
-    }
-
-    /// The table in whose range `key` is, if there is any.
-    pub fn range_holder(&self, key: &[u8]) -> Option<&Arc<LiveTable<D>>> {
-        self.0.get(self.number_of(key))
-    }
-
-    /// The tables that have keys in `range`.
-    pub fn overlapping(&self, range: &KeyRange) -> impl Iterator<Item = (usize, &Arc<LiveTable<D>>)> {
-        self.0
-            .iter()
-            .enumerate()
-            .filter(|(_, table)| !range.is_after(table.smallest()) && !range.is_before(table.largest()))
-    }
-
-    /// The entries of the tables that have keys in `range`, in this direction; each table is read when it is reached.
-    pub fn entries(
-        &self,
-        range: &KeyRange,
-        direction: Direction,
-        ahead: ReadAhead,
-        cause: Cause,
-    ) -> Chain<TableIter<D::File>, impl Iterator<Item = TableIter<D::File>>> {
-        let mut tables: Vec<_> = self.overlapping(range).map(|(_, table)| table.table.clone()).collect();
-        if direction == Direction::Backward {
-            tables.reverse();
-        }
-        let range = range.clone();
-        Chain::new(tables.into_iter().map(move |table| {
-            let bounds = (range.start.as_ref().map(Vec::as_slice), range.end.as_ref().map(Vec::as_slice));
-            table.iter(bounds, direction, ahead, cause)
-        }))
-    }
-
-    /// Bytes of DRAM that indexes and filters take.
-    pub fn memory_bytes(&self) -> u64 {
-        self.0.iter().map(|table| table.table.memory() as u64 + 512).sum()
-    }
-}
-
-/// A table that was written, and is not live yet.
-pub struct NewTable<D: Dir> {
-    pub record: TableRecord,
-    table: Option<Table<D::File>>,
-    flash: Arc<Flash<D>>,
-}
-
-impl<D: Dir> NewTable<D> {
-    /// Its record, at `slots`, is durable. What ranges removed up to write `cleaned` was left out of it.
-    pub fn into_live(mut self, slots: Slots, cleaned: Seqno) -> Option<LiveTable<D>> {
-        let table = self.table.take()?;
-        Some(LiveTable::new(self.flash.clone(), self.record.dir, table, slots, cleaned))
-    }
-}
-
-impl<D: Dir> Drop for NewTable<D> {
-    /// It never became live.
-    fn drop(&mut self) {
-        if let (Some(table), Some(dir)) = (self.table.take(), self.flash.dirs.get(self.record.dir as usize)) {
-            let len = table.footer().file_len;
-            drop(table);
-            let _ = dir.tables.remove(self.record.number);
-            dir.give(len);
-        }
-    }
-}
-
-/// Writes entries as tables of about the size asked for; no key's versions are in two tables.
-pub struct TableBuilder<'b, D: Dir> {
-    flash: &'b Arc<Flash<D>>,
-    limit: Limit,
-    cause: Cause,
-    number: &'b dyn Fn() -> u64,
-    open: Option<OpenTable<D>>,
-    done: Vec<NewTable<D>>,
-    written: u64,
-}
-
-struct OpenTable<D: Dir> {
-    writer: Writer<D>,
-    dir: u32,
-    /// Bytes taken of the directory for it.
-    taken: u64,
-}
-
-impl<'b, D: Dir> TableBuilder<'b, D> {
-    /// Nothing written yet. `number` gives a number that no table ever had.
-    pub fn new(flash: &'b Arc<Flash<D>>, limit: Limit, cause: Cause, number: &'b dyn Fn() -> u64) -> Self {
-        TableBuilder { flash, limit, cause, number, open: None, done: Vec::new(), written: 0 }
-    }
-
-    fn dir(&self, number: u32) -> &'b FlashDir<D> {
-        &self.flash.dirs[number as usize]
-    }
-
-    /// Adds an entry; they come in the order of a table.
-    ///
-    /// # Errors
-    /// `NoSpace`; `Io`. The builder is then good for nothing but to be dropped.
-    pub fn add(&mut self, entry: &EntryRef<'_>) -> Result<()> {
-        let entry_len = (entry.key.len() + entry.value.map_or(0, <[u8]>::len)) as u64;
-        if self.open.as_ref().is_some_and(|open| {
-            open.writer.last_key() != entry.key
-                && (open.writer.file_len() + entry_len / 2 >= self.flash.table_bytes)
-        }) {
-            self.end_table()?;
-        }
-        if self.open.is_none() {
-            self.begin_table()?;
-        }
-        let Some(open) = &mut self.open else { return Ok(()) };
-        // What it may take in the file, with the keys that separate its blocks.
-        let wanted = open.writer.file_len() + entry_len + 3 * entry.key.len() as u64 + (16 << 10);
-        let dir = &self.flash.dirs[open.dir as usize];
-        if wanted > open.taken {
-            if !dir.take(wanted - open.taken, dir.limit(self.limit, self.flash.table_bytes)) {
-                return Err(self.flash.full());
-            }
-            open.taken = wanted;
-        }
-        self.flash.written(open.writer.add(entry))
-    }
-
-    fn begin_table(&mut self) -> Result<()> {
-        let room =
-            |dir: &FlashDir<D>| dir.limit(self.limit, self.flash.table_bytes).saturating_sub(dir.used());
-        let least = self.flash.table_bytes;
-        let number = (0..self.flash.dirs.len() as u32).max_by_key(|number| {
-            let (dir, room) = (self.dir(*number), room(self.dir(*number)));
-            (room >= least && !dir.budget.is_spent(), room, u32::MAX - number)
-        });
-        let number = number.ok_or_else(|| self.flash.full())?;
-        let options =
-            WriterOptions { allocate: self.flash.table_bytes.min(1 << 20), ..WriterOptions::default() };
-        let created = self.dir(number).tables.create((self.number)(), self.cause, &options);
-        let writer = self.flash.written(created)?;
-        self.open = Some(OpenTable { writer, dir: number, taken: 0 });
-        Ok(())
-    }
-
-    fn end_table(&mut self) -> Result<()> {
-        let Some(open) = self.open.take() else { return Ok(()) };
-        let record = TableRecord { dir: open.dir, number: open.writer.number() };
-        let dir = self.dir(open.dir);
-        let table = self.flash.written(open.writer.finish()).inspect_err(|_| {
-            dir.give(open.taken);
-            let _ = dir.tables.remove(record.number);
-        })?;
-        let len = table.footer().file_len;
-        if len > open.taken {
-            dir.used.fetch_add(len - open.taken, Ordering::AcqRel);
-        } else {
-            dir.give(open.taken - len);
-        }
-        self.written += len;
-        dir.budget.spend(len);
-        self.done.push(NewTable { record, table: Some(table), flash: self.flash.clone() });
-        Ok(())
-    }
-
-    /// The tables, whole and durable.
-    ///
-    /// # Errors
-    /// `Io`.
-    pub fn finish(mut self) -> Result<(Vec<NewTable<D>>, u64)> {
-        self.end_table()?;
-        Ok((std::mem::take(&mut self.done), self.written))
-    }
-}
-
-impl<D: Dir> Drop for TableBuilder<'_, D> {
-    fn drop(&mut self) {
-        if let Some(open) = self.open.take() {
-            let (dir, number) = (self.dir(open.dir), open.writer.number());
-            drop(open.writer);
-            let _ = dir.tables.remove(number);
-            dir.give(open.taken);
-        }
+    /// From what is stored, with where the fast tier has parts of the table.
+    pub fn decode(bytes: &[u8]) -> Option<(Self, Places)> {
+        let (dir, rest) = bytes.split_first_chunk::<4>()?;
+        let (number, places) = rest.split_first_chunk::<8>()?;
+        let record = TableRecord { dir: u32::from_le_bytes(*dir), number: u64::from_le_bytes(*number) };
+        Some((record, Places::decode(places)?))
     }
 }

@@ -1,7 +1,7 @@
 //! The slab engine: PrismDB (ASPLOS 2023) with a full crash and correctness contract.
 //!
 //! Read in this order: [`config`], then `layout`, `slabs` and `record` (what is on the fast tier), `heap` and `commit`
-//! (how it changes), `flash` (what is on flash), `partition`, `cache` and `core` (what is in
+//! (how it changes), `flash`, `live`, `parts`, `tables` and `build` (what is on flash, and where indexes and filters of it are), `partition`, `cache` and `core` (what is in
 //! DRAM), `write`, `batch`
 //! and `cursor` (operations), `tracker`, `tune`, `choose`, `migrate`, `promote` and `read_trigger` (what moves between the tiers), `clean` and
 //! `tidy` (what else frees space), `work` (who does it), `divide`, `recover`.
@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod build;
 mod cache;
 mod choose;
 mod clean;
@@ -22,9 +23,11 @@ mod engine;
 mod flash;
 mod heap;
 mod layout;
+mod live;
 mod lost;
 mod migrate;
 mod partition;
+mod parts;
 mod promote;
 mod read_trigger;
 mod record;
@@ -34,6 +37,7 @@ mod scan;
 mod slabs;
 mod snapshots;
 mod stats;
+mod tables;
 mod tidy;
 mod tracker;
 mod tune;

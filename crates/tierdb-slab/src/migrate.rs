@@ -12,19 +12,23 @@
 //! | tables written | no record names them: they are removed; all victims are on the fast tier |
 //! | the group | victims are on both tiers, with one seqno: the fast tier's copy is as good |
 //! | some slots freed | some are on flash only |
+//! | copies of indexes staged | nothing |
+//! | the group that makes a table's record list its copy | either record names the table |
 //! | copies staged | nothing |
 //! | some copies live | they are on both tiers |
 //!
 //! A version that a writer has replaced meanwhile is on flash for nothing, with a lower seqno than the newest one.
 
+use crate::build::{NewTable, TableBuilder};
 use crate::commit::Change;
 use crate::core::{Core, hash_of};
-use crate::flash::{Limit, LiveTable, NewTable, TableBuilder, TableSet};
-use crate::heap::{NewRecord, Slots};
+use crate::flash::Limit;
+use crate::heap::Slots;
+use crate::live::{LiveTable, Manifest};
 use crate::partition::{Entry, Partition, RangeTombstone, State, bounds};
+use crate::parts::Places;
 use crate::promote::Promotion;
-use crate::record::Kind;
-use crate::slabs::Purpose;
+use crate::tables::TableSet;
 use crate::tracker::Tier;
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -181,6 +185,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             self.replace_tables(part, &tables, merged).map(|promotions| {
                 let mut migrated = self.free_victims(part, &victims, &damaged.borrow());
                 migrated.tables = tables.len() as u64;
+                let tables = part.read().tables.clone();
+                self.add_parts(&tables);
                 promotions.into_iter().for_each(|promotion| self.promote(part, promotion, None));
                 migrated
             })
@@ -245,7 +251,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let ahead = ReadAhead { first: 256 << 10, most: 256 << 10 };
         let mut sources: Vec<Box<dyn Source + '_>> = vec![Box::new(fast)];
         for table in tables {
-            sources.push(Box::new(table.table.iter(all, Direction::Forward, ahead, Cause::Migration)));
+            let whole = table.table(Cause::Migration)?;
+            sources.push(Box::new(whole.iter(all, Direction::Forward, ahead, Cause::Migration)));
         }
         let merged = WithoutRemoved { source: Merge::new(sources, Direction::Forward), ranges, oldest };
         // All tables of the range take part, so there is no older version elsewhere on flash. But a record that cannot
@@ -303,25 +310,25 @@ impl<P: Pool, D: Dir> Core<P, D> {
         heap.pool.admit((merged.tables.len() as u64 + 1) * heap.admit_bytes(0, 64) + 4096)?;
         let mut stage = Stage::new(&*heap.pool);
         let mut changes: Vec<Change> = Vec::new();
-        let mut slots: Vec<Slots> = Vec::new();
+        let mut records: Vec<(Slots, Places)> = Vec::new();
         let mut room = true;
         for table in &merged.tables {
-            let (seqno, value) = (table.record.number, table.record.encode());
-            let record = NewRecord { kind: Kind::Table, seqno, key: &[], value: &value };
-            let Some(written) = heap.write(&mut stage, &record, Purpose::Upkeep) else {
+            let places = self.write_parts(&mut stage, table.parts());
+            let Some(written) = heap.write_table(&mut stage, table.record, &places) else {
+                heap.give_parts(&places);
                 room = false;
                 break;
             };
             changes.push(written.commit);
-            slots.push(written.slots);
+            records.push((written.slots, places));
         }
         for table in old {
-            let word_at = heap.slabs.word_at(table.slots.at)?;
+            let word_at = heap.slabs.word_at(table.record_at())?;
             changes.push((word_at, heap.slabs.free_word(word_at)));
         }
         let redo = if room { heap.stage_redo(&mut stage, &changes) } else { None };
         let Some(redo) = redo else {
-            slots.iter().for_each(|slots| heap.give(slots));
+            records.iter().for_each(|(slots, _)| heap.give(slots));
             return Err(self.fast_full());
         };
         heap.install(stage, redo, &changes, &self.commits);
@@ -331,8 +338,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let live: Vec<Arc<LiveTable<D>>> = merged
             .tables
             .into_iter()
-            .zip(slots)
-            .filter_map(|(table, slots)| table.into_live(slots, merged.cleaned).map(Arc::new))
+            .zip(records)
+            .filter_map(|(table, (slots, places))| {
+                let manifest = Manifest { slots, home: heap.home_of(&places) };
+                table.into_live(manifest, merged.cleaned).map(Arc::new)
+            })
             .collect();
         {
             let mut state = part.write();
@@ -344,8 +354,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         // The old tables' files go only when nothing can bring their records back.
         heap.pool.wait(heap.pool.lsn())?;
         for table in old {
-            heap.give(&table.slots);
-            table.retire();
+            heap.give(&table.retire());
         }
         Ok(merged.promotions)
     }

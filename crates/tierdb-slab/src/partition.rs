@@ -8,8 +8,8 @@
 //! 3. All words of `retired` are free on media before any other word of the partition is published. So a crash
 //!    never leaves an older version of a key on the fast tier without the newer one, wherever that went.
 
-use crate::flash::TableSet;
 use crate::heap::{Heap, Slots};
+use crate::tables::TableSet;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;

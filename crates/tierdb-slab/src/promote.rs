@@ -5,8 +5,8 @@
 //! that it is taken for a version like any other.
 
 use crate::core::{Core, hash_of};
-use crate::flash::LiveTable;
 use crate::heap::NewRecord;
+use crate::live::LiveTable;
 use crate::partition::{Entry, Partition};
 use crate::record::Kind;
 use crate::slabs::Purpose;

@@ -7,7 +7,7 @@
 //! operations, and detection again.
 
 use crate::core::Core;
-use crate::flash::LiveTable;
+use crate::live::LiveTable;
 use crate::migrate::{Plan, Victims};
 use crate::partition::Partition;
 use crate::tune::Progress;
@@ -135,6 +135,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
             table_bytes: c.table_bytes.get(),
         };
         self.pinned.look(progress, Instant::now());
+        if self.flash.is_over_loaded() {
+            self.settle_memory();
+        }
         let tracked: u64 = self.tracker.distribution().iter().sum();
         self.read_trigger.look(now, self.tracker.on_flash() * 100 / tracked.max(1));
         if self.read_trigger.is_active() {
@@ -160,7 +163,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             {
                 let reads = table.hot_reads.load(Ordering::Relaxed);
                 // A table is rewritten for one read in sixteen keys, not for less.
-                let worth = reads * 16 >= table.table.footer().keys;
+                let worth = reads * 16 >= table.footer().keys;
                 if worth && best.as_ref().is_none_or(|(most, ..)| reads > *most) {
                     best = Some((reads, part.clone(), number, table.clone()));
                 }

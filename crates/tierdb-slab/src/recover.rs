@@ -5,7 +5,8 @@
 //! 2. All slabs are scanned, in parallel: of the versions of a key on the fast tier, the newest counts.
 //! 3. What range tombstones removed, and older versions, are freed.
 //! 4. The slots of what counts are claimed; all others are free.
-//! 5. The tables that records name are opened; other tables' files are removed.
+//! 5. The tables that records name are opened: their footers are read, from the fast tier where it has them; other tables'
+//!    files are removed.
 //! 6. The key space is divided: partitions are rebuilt with about as many keys each.
 
 use crate::batch::decode_range;
@@ -15,16 +16,19 @@ use crate::config::Options;
 use crate::core::{Core, Router, STEP_BITS};
 use crate::counters::Counters;
 use crate::divide::divide;
-use crate::flash::{Flash, LiveTable, TableRecord, TableSet};
+use crate::flash::{Flash, TableRecord};
 use crate::heap::{Heap, Slots};
 use crate::layout::{Layout, SEQNO_LIMIT};
+use crate::live::LiveTable;
 use crate::lost::{Lost, LostSlot};
 use crate::partition::{Entry, Partition, RangeTombstone};
+use crate::parts::Places;
 use crate::read_trigger::ReadTrigger;
 use crate::record::{Kind, encode};
 use crate::scan::{Doubtful, Found, Version, find_classes, scan};
 use crate::slabs::Slabs;
 use crate::snapshots::Snapshots;
+use crate::tables::TableSet;
 use crate::tracker::Tracker;
 use crate::tune::PinnedShare;
 use crate::work::Work;
@@ -136,11 +140,11 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
     let mut sorted = Sorted::of(scan.records, &heap)?;
     let mut tables = Vec::new();
     let files = flash.files()?;
-    for (record, slots) in std::mem::take(&mut sorted.tables) {
+    for (record, slots, places) in std::mem::take(&mut sorted.tables) {
         if !files.contains(&record) && (record.dir as usize) < flash.dirs.len() {
             return Err(flash.missing(record));
         }
-        tables.push(Arc::new(flash.open(&record, slots)?));
+        tables.push(Arc::new(flash.open(&record, slots, heap.home_of(&places))?));
     }
     for (at, record) in scan.tables {
         // Its file goes after its record.
@@ -179,7 +183,7 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
     }
     tables.sort_by(|one, other| one.smallest().cmp(other.smallest()));
     if let Some(pair) = tables.windows(2).find(|pair| pair[0].largest() >= pair[1].smallest()) {
-        let place = pool.place(pair[1].slots.at);
+        let place = pool.place(pair[1].record_at());
         return Err(Error::corrupt(TierRole::Fast, "two tables claim the same keys", place));
     }
     let newest: Vec<_> = sorted
@@ -200,7 +204,7 @@ struct Sorted {
     /// The newest version of each key.
     newest: BTreeMap<Box<[u8]>, Entry>,
     slots: Vec<Slots>,
-    tables: Vec<(TableRecord, Slots)>,
+    tables: Vec<(TableRecord, Slots, Places)>,
     ranges: Vec<Arc<RangeTombstone>>,
     /// Head slots of older versions and of what was removed.
     unneeded: Vec<u64>,
@@ -226,9 +230,11 @@ impl Sorted {
                 }
                 Kind::Table => {
                     let (_, value) = heap.read(at)?;
-                    let record = TableRecord::decode(&value).ok_or_else(|| heap.damaged(at))?;
+                    let (record, places) = TableRecord::decode(&value).ok_or_else(|| heap.damaged(at))?;
+                    let parts = slots.parts.iter().chain(places.slots()).copied().collect();
+                    let slots = Slots { at, parts };
                     sorted.slots.push(slots.clone());
-                    sorted.tables.push((record, slots));
+                    sorted.tables.push((record, slots, places));
                 }
                 Kind::RangeTombstone => {
                     let (head, value) = heap.read(at)?;
@@ -259,7 +265,8 @@ impl Sorted {
     fn doubt<D: Dir>(&mut self, doubtful: Doubtful, tables: &[Arc<LiveTable<D>>], last: Seqno) {
         let Doubtful { key, at, version } = doubtful;
         let as_new = |table: &Arc<LiveTable<D>>| {
-            let found = table.table.get(&key, Seqno::MAX, Cause::Recovery);
+            let whole = table.table(Cause::Recovery);
+            let found = whole.and_then(|whole| whole.get(&key, Seqno::MAX, Cause::Recovery));
             found.is_ok_and(|found| found.is_some_and(|found| version.is_no_newer_than(found.seqno)))
         };
         let here = self.newest.get(&*key).is_some_and(|entry| version.is_no_newer_than(entry.seqno));

@@ -105,7 +105,7 @@ impl Scan {
                 }
                 Kind::Table => {
                     let (_, value) = heap.read(at)?;
-                    let record = TableRecord::decode(&value).ok_or_else(|| heap.damaged(at))?;
+                    let (record, _) = TableRecord::decode(&value).ok_or_else(|| heap.damaged(at))?;
                     self.tables.push((at, record));
                 }
                 Kind::RangeTombstone | Kind::Lost => return Err(heap.damaged(at)),

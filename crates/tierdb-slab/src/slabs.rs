@@ -24,7 +24,7 @@
 use crate::layout::Layout;
 use crate::room::{Supply, largest_for};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -522,14 +522,15 @@ impl<P: Pool> Slabs<P> {
     }
 
     /// The slab to empty so that there is one more free: of a class of which a slab's worth of slots is free in
-    /// several slabs, the one with the fewest in use. With the slots that are in use.
-    pub fn sparsest(&self) -> Option<(u32, Vec<u64>)> {
+    /// several slabs, the one with the fewest in use that is not among `but`. With the slots that are in use.
+    pub fn sparsest(&self, but: &HashSet<u32>) -> Option<(u32, Vec<u64>)> {
         let in_class = |number: usize| {
             let class = self.classes[number];
             let state = self.states[number].lock();
             let free: u64 = state.open.iter().map(|slab| class.slots - state.slabs[slab].used).sum();
+            let others = state.open.iter().filter(|slab| !but.contains(slab));
             let (slab, map) =
-                state.open.iter().map(|slab| (*slab, &state.slabs[slab])).min_by_key(|(_, map)| map.used)?;
+                others.map(|slab| (*slab, &state.slabs[slab])).min_by_key(|(_, map)| map.used)?;
             // What is moved has room in the others.
             if state.open.len() < 2 || free - (class.slots - map.used) < map.used {
                 return None;

@@ -38,7 +38,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let c = &self.counters;
         let slabs = &self.heap.slabs;
         let (mut fast_keys, mut flash_keys, mut tombstones, mut tables) = (0_u64, 0_u64, 0_u64, 0_u64);
-        let (mut partitions, mut copies) = (0_u64, 0_u64);
+        let (mut partitions, mut copies, mut table_parts) = (0_u64, 0_u64, 0_u64);
         for part in &self.router.read().parts {
             let state = part.read();
             partitions += 1;
@@ -46,7 +46,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             tombstones += state.tombstones;
             copies += state.copies.len() as u64;
             for table in state.tables.tables() {
-                flash_keys += table.table.footer().keys;
+                flash_keys += table.footer().keys;
+                table_parts += table.bytes_on_fast_tier();
                 tables += 1;
             }
         }
@@ -56,7 +57,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
             medium: self.heap.pool.domain().to_string(),
             capacity: self.heap.pool.len(),
             used: slabs.used_bytes(),
-            parts: vec![("slots in use", slabs.used_bytes()), ("free for records", slabs.free_bytes())],
+            parts: vec![
+                ("records and room in their slots", slabs.used_bytes().saturating_sub(table_parts)),
+                ("table indexes and filters", table_parts),
+                ("free for records", slabs.free_bytes()),
+            ],
             io: IoStats::by_cause(&self.fast_meter),
         }];
         tiers.extend(self.flash.dirs.iter().map(|dir| TierStats {
@@ -116,6 +121,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("tables_replaced", c.tables_replaced.get()),
                 ("table_entries_written", c.entries_written.get()),
                 ("table_bytes_written", c.table_bytes.get()),
+                ("table_indexes_loaded", self.flash.loads.get()),
+                ("table_indexes_loaded_from_flash", self.flash.loads_from_flash.get()),
                 ("table_bytes_per_demoted_key", c.table_bytes.get() / c.demoted.get().max(1)),
                 ("moved_records", c.moved_records.get()),
                 ("lost_records", self.lost.slots().len() as u64),

@@ -9,6 +9,7 @@ use crate::heap::NewRecord;
 use crate::partition::{Entry, State};
 use crate::record::Kind;
 use crate::slabs::Purpose;
+use std::collections::HashSet;
 use tierdb_device::Dir;
 use tierdb_pmem::{Pool, Stage};
 
@@ -16,19 +17,21 @@ use tierdb_pmem::{Pool, Stage};
 const WANTED: usize = 2;
 
 impl<P: Pool, D: Dir> Core<P, D> {
-    /// Empties sparse slabs until some slabs are free, or none is left that can be emptied.
+    /// Empties sparse slabs until some slabs are free, or none is left that can be emptied: parts of long values, and what
+    /// there is of tables, stay where they are.
     pub fn tidy_slabs(&self) {
         let _tidying = self.work.tidying.lock();
+        let mut fixed = HashSet::new();
         for _ in 0..self.heap.slabs.count() {
             if self.heap.slabs.spare_slabs() >= WANTED {
                 return;
             }
-            let Some((slab, slots)) = self.heap.slabs.sparsest() else { return };
+            let Some((slab, slots)) = self.heap.slabs.sparsest(&fixed) else { return };
             self.heap.slabs.shut(slab);
             let moved = slots.into_iter().all(|at| self.move_record(at));
             self.heap.slabs.reopen(slab);
             if !moved {
-                return;
+                fixed.insert(slab);
             }
         }
     }

@@ -78,7 +78,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
             let tables = part.read().tables.clone();
             for table in tables.tables() {
-                let checked = table.table.verify(Cause::Verify)?;
+                let whole = match table.table(Cause::Verify) {
+                    Ok(whole) => whole,
+                    Err(error) => {
+                        report.damage.push(damage(&error, Some((table.smallest(), table.largest()))));
+                        continue;
+                    }
+                };
+                if let Some(error) = table.damage_on_fast_tier(&whole) {
+                    report.damage.push(damage(&error, None));
+                }
+                let checked = whole.verify(Cause::Verify)?;
                 report.keys_checked += checked.keys;
                 report.bytes_checked += checked.bytes;
                 for found in checked.damage {

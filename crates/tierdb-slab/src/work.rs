@@ -271,6 +271,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         self.clean_ranges()?;
         self.tidy_slabs();
+        if !self.has_room(need) {
+            self.drop_parts();
+            self.tidy_slabs();
+        }
         if self.has_room(need) { Ok(()) } else { Err(full.unwrap_or_else(|| self.fast_full())) }
     }
 

@@ -23,6 +23,7 @@ pub fn sizes(flash: u64) -> Sizes {
         partitions: 2,
         flash: vec![flash],
         memory: 256 << 10,
+        table_parts_pct: 12,
         background: Background::Inline,
         seed: SEED,
     }

@@ -19,6 +19,7 @@ pub struct Sizes {
     pub partitions: u32,
     pub flash: Vec<u64>,
     pub memory: u64,
+    pub table_parts_pct: u8,
     pub background: Background,
     /// The store's identity.
     pub seed: u64,
@@ -35,6 +36,7 @@ impl Sizes {
             partitions: 2,
             flash: vec![1 << 20],
             memory: 256 << 10,
+            table_parts_pct: 12,
             background: Background::Inline,
             seed: SEED,
         }
@@ -42,7 +44,7 @@ impl Sizes {
 
     /// A store so small that every few writes move something.
     pub fn cramped() -> Self {
-        Sizes { name: "cramped", pool: 76 << 10, flash: vec![192 << 10], ..Sizes::tiny() }
+        Sizes { name: "cramped", pool: 76 << 10, flash: vec![192 << 10], table_parts_pct: 0, ..Sizes::tiny() }
     }
 
     /// The stores that crash.
@@ -60,6 +62,7 @@ impl Sizes {
             partitions: 3,
             flash: vec![256 << 20],
             memory: 8 << 20,
+            table_parts_pct: 12,
             background: Background::Threads,
             seed: SEED,
         }
@@ -70,6 +73,7 @@ impl Sizes {
             slab_bytes: self.slab,
             table_bytes: self.table,
             partitions: self.partitions,
+            table_parts_pct: self.table_parts_pct,
             recovery_threads: if self.background == Background::Inline { 1 } else { 2 },
             background: self.background,
             ..Options::for_pool(self.memory, self.pool)

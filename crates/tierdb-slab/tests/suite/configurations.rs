@@ -32,6 +32,7 @@ fn sizes(row: &Row, background: Background) -> Sizes {
         partitions,
         flash: flash.to_vec(),
         memory: 4 * MIB,
+        table_parts_pct: 12,
         background,
         seed: SEED,
     }

@@ -5,5 +5,6 @@ mod configurations;
 mod conformance;
 mod crash;
 mod mutants;
+mod parts;
 #[path = "../rig/mod.rs"]
 mod rig;

@@ -1,0 +1,155 @@
+//! Writing tables.
+
+use crate::flash::{Flash, FlashDir, Limit, TableRecord};
+use crate::live::{LiveTable, Manifest};
+use std::sync::Arc;
+use tierdb_base::{Result, Seqno};
+use tierdb_device::{Cause, Dir};
+use tierdb_table::{EntryRef, Parts, Table, Writer, WriterOptions};
+
+/// A table that was written, and is not live yet.
+pub struct NewTable<D: Dir> {
+    pub record: TableRecord,
+    table: Option<Table<D::File>>,
+    flash: Arc<Flash<D>>,
+}
+
+impl<D: Dir> NewTable<D> {
+    /// Its footer, index and filter.
+    pub fn parts(&self) -> Option<Parts> {
+        self.table.as_ref().map(Table::parts)
+    }
+
+    /// Its record is durable. What ranges removed up to write `cleaned` was left out of it.
+    pub fn into_live(mut self, manifest: Manifest, cleaned: Seqno) -> Option<LiveTable<D>> {
+        let table = self.table.take()?;
+        let footer = table.footer().clone();
+        Some(LiveTable::new(self.flash.clone(), self.record, footer, Some(table), manifest, cleaned))
+    }
+}
+
+impl<D: Dir> Drop for NewTable<D> {
+    /// It never became live.
+    fn drop(&mut self) {
+        if let (Some(table), Some(dir)) = (self.table.take(), self.flash.dirs.get(self.record.dir as usize)) {
+            let len = table.footer().file_len;
+            drop(table);
+            let _ = dir.tables.remove(self.record.number);
+            dir.give(len);
+        }
+    }
+}
+
+/// Writes entries as tables of about the size asked for; no key's versions are in two tables.
+pub struct TableBuilder<'b, D: Dir> {
+    flash: &'b Arc<Flash<D>>,
+    limit: Limit,
+    cause: Cause,
+    number: &'b dyn Fn() -> u64,
+    open: Option<OpenTable<D>>,
+    done: Vec<NewTable<D>>,
+    written: u64,
+}
+
+struct OpenTable<D: Dir> {
+    writer: Writer<D>,
+    dir: u32,
+    /// Bytes taken of the directory for it.
+    taken: u64,
+}
+
+impl<'b, D: Dir> TableBuilder<'b, D> {
+    /// Nothing written yet. `number` gives a number that no table ever had.
+    pub fn new(flash: &'b Arc<Flash<D>>, limit: Limit, cause: Cause, number: &'b dyn Fn() -> u64) -> Self {
+        TableBuilder { flash, limit, cause, number, open: None, done: Vec::new(), written: 0 }
+    }
+
+    fn dir(&self, number: u32) -> &'b FlashDir<D> {
+        &self.flash.dirs[number as usize]
+    }
+
+    /// Adds an entry; they come in the order of a table.
+    ///
+    /// # Errors
+    /// `NoSpace`; `Io`. The builder is then good for nothing but to be dropped.
+    pub fn add(&mut self, entry: &EntryRef<'_>) -> Result<()> {
+        let entry_len = (entry.key.len() + entry.value.map_or(0, <[u8]>::len)) as u64;
+        if self.open.as_ref().is_some_and(|open| {
+            open.writer.last_key() != entry.key
+                && (open.writer.file_len() + entry_len / 2 >= self.flash.table_bytes)
+        }) {
+            self.end_table()?;
+        }
+        if self.open.is_none() {
+            self.begin_table()?;
+        }
+        let Some(open) = &mut self.open else { return Ok(()) };
+        // What it may take in the file, with the keys that separate its blocks.
+        let wanted = open.writer.file_len() + entry_len + 3 * entry.key.len() as u64 + (16 << 10);
+        let dir = &self.flash.dirs[open.dir as usize];
+        if wanted > open.taken {
+            if !dir.take(wanted - open.taken, dir.limit(self.limit, self.flash.table_bytes)) {
+                return Err(self.flash.full());
+            }
+            open.taken = wanted;
+        }
+        self.flash.written(open.writer.add(entry))
+    }
+
+    fn begin_table(&mut self) -> Result<()> {
+        let room =
+            |dir: &FlashDir<D>| dir.limit(self.limit, self.flash.table_bytes).saturating_sub(dir.used());
+        let least = self.flash.table_bytes;
+        let number = (0..self.flash.dirs.len() as u32).max_by_key(|number| {
+            let (dir, room) = (self.dir(*number), room(self.dir(*number)));
+            (room >= least && !dir.budget.is_spent(), room, u32::MAX - number)
+        });
+        let number = number.ok_or_else(|| self.flash.full())?;
+        let options =
+            WriterOptions { allocate: self.flash.table_bytes.min(1 << 20), ..WriterOptions::default() };
+        let created = self.dir(number).tables.create((self.number)(), self.cause, &options);
+        let writer = self.flash.written(created)?;
+        self.open = Some(OpenTable { writer, dir: number, taken: 0 });
+        Ok(())
+    }
+
+    fn end_table(&mut self) -> Result<()> {
+        let Some(open) = self.open.take() else { return Ok(()) };
+        let record = TableRecord { dir: open.dir, number: open.writer.number() };
+        let dir = self.dir(open.dir);
+        let table = self.flash.written(open.writer.finish()).inspect_err(|_| {
+            dir.give(open.taken);
+            let _ = dir.tables.remove(record.number);
+        })?;
+        let len = table.footer().file_len;
+        if len > open.taken {
+            dir.add(len - open.taken);
+        } else {
+            dir.give(open.taken - len);
+        }
+        self.written += len;
+        dir.budget.spend(len);
+        self.done.push(NewTable { record, table: Some(table), flash: self.flash.clone() });
+        Ok(())
+    }
+
+    /// The tables, whole and durable.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn finish(mut self) -> Result<(Vec<NewTable<D>>, u64)> {
+        self.end_table()?;
+        Ok((std::mem::take(&mut self.done), self.written))
+    }
+}
+
+impl<D: Dir> Drop for TableBuilder<'_, D> {
+    fn drop(&mut self) {
+        if let Some(open) = self.open.take() {
+            let (dir, number) = (self.dir(open.dir), open.writer.number());
+            drop(open.writer);
+            let _ = dir.tables.remove(number);
+            dir.give(open.taken);
+        }
+    }
+}

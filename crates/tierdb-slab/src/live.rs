@@ -1,0 +1,236 @@
+//! A live table: what of it is in memory, on the fast tier and on flash.
+
+use crate::flash::{Flash, TableRecord};
+use crate::heap::Slots;
+use crate::parts::{Home, damaged};
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tierdb_base::{Error, ErrorKind, Location, Result, Seqno, TierRole};
+use tierdb_device::{Cause, Dir};
+use tierdb_engine::KeyRange;
+use tierdb_table::{Footer, Parts, Table};
+
+/// What a table has on the fast tier.
+pub struct Manifest {
+    /// Its record, and the slots that it lists.
+    pub slots: Slots,
+    /// Its footer, index and filter, if they are there too.
+    pub home: Option<Box<dyn Home>>,
+}
+
+/// A table that is, or was, live.
+///
+/// Its footer is always in memory; index and filter are while they are used, read from the fast tier, or from the table's
+/// file where that has none or damaged ones.
+pub struct LiveTable<D: Dir> {
+    flash: Arc<Flash<D>>,
+    record: TableRecord,
+    footer: Footer,
+    manifest: Mutex<Manifest>,
+    loaded: RwLock<Option<Arc<Table<D::File>>>>,
+    /// Whether it was asked for since this was last looked at.
+    asked_for: AtomicBool,
+    /// Whether it could not be read whole: it is not merged any more.
+    pub damaged: AtomicBool,
+    obsolete: AtomicBool,
+    /// Ranges removed by writes up to this one have nothing left in it. Not stored.
+    cleaned: Seqno,
+    /// Keys of its range that are on the fast tier; under the partition's lock.
+    pub fast_keys: AtomicU64,
+    /// Reads of popular keys that it answered since it was written.
+    pub hot_reads: AtomicU64,
+}
+
+impl<D: Dir> LiveTable<D> {
+    /// The table that `record` names, with its index and filter in `table` if they are in memory.
+    pub fn new(
+        flash: Arc<Flash<D>>,
+        record: TableRecord,
+        footer: Footer,
+        table: Option<Table<D::File>>,
+        manifest: Manifest,
+        cleaned: Seqno,
+    ) -> Self {
+        let (damaged, obsolete, asked_for, fast_keys, hot_reads) = Default::default();
+        if let Some(table) = &table {
+            flash.note_loaded(table.memory());
+        }
+        flash.note_parts(manifest.home.as_ref().map_or(0, |home| home.len()));
+        let (manifest, loaded) = (Mutex::new(manifest), RwLock::new(table.map(Arc::new)));
+        LiveTable {
+            flash,
+            record,
+            footer,
+            manifest,
+            loaded,
+            asked_for,
+            damaged,
+            obsolete,
+            cleaned,
+            fast_keys,
+            hot_reads,
+        }
+    }
+
+    /// The table with its index and filter, which are read if they are not in memory.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`: both copies of its index cannot be read.
+    pub fn table(&self, cause: Cause) -> Result<Arc<Table<D::File>>> {
+        self.asked_for.store(true, Ordering::Relaxed);
+        if let Some(table) = &*self.loaded.read() {
+            return Ok(table.clone());
+        }
+        let mut loaded = self.loaded.write();
+        if let Some(table) = &*loaded {
+            return Ok(table.clone());
+        }
+        let table = Arc::new(self.load(cause)?);
+        self.flash.note_loaded(table.memory());
+        *loaded = Some(table.clone());
+        Ok(table)
+    }
+
+    fn load(&self, cause: Cause) -> Result<Table<D::File>> {
+        let tables = &self.flash.dirs[self.record.dir as usize].tables;
+        let parts = self.manifest.lock().home.as_ref().map(|home| home.read());
+        self.flash.loads.add(1);
+        if let Some(Ok(parts)) = parts
+            && let Ok(table) = tables.open_with(self.record.number, &parts)
+            && table.filter_damage().is_none()
+        {
+            return Ok(table);
+        }
+        self.flash.loads_from_flash.add(1);
+        tables.open(self.record.number, cause).map_err(|error| match error.kind() {
+            // Of a store that is open, this is damage.
+            ErrorKind::Refused => {
+                let place = Location::new(tierdb_table::file_name(self.record.number), 0);
+                Error::corrupt(TierRole::Flash, format!("the file of a table is not its own: {error}"), place)
+            }
+            _ => error,
+        })
+    }
+
+    /// Drops index and filter from memory, if nobody asked for them since the last call. Returns how many bytes they took.
+    pub fn shed(&self) -> u64 {
+        if self.asked_for.swap(false, Ordering::Relaxed) {
+            return 0;
+        }
+        self.unload()
+    }
+
+    fn unload(&self) -> u64 {
+        let Some(table) = self.loaded.write().take() else { return 0 };
+        self.flash.note_unloaded(table.memory());
+        table.memory() as u64
+    }
+
+    /// What is wrong with the copy of its footer, index and filter on the fast tier, if there is one. `whole` is the table.
+    pub fn damage_on_fast_tier(&self, whole: &Table<D::File>) -> Option<Error> {
+        let manifest = self.manifest.lock();
+        let home = manifest.home.as_ref()?;
+        let same = home.read().is_ok_and(|parts| parts == whole.parts());
+        (!same).then(|| damaged(home.place()))
+    }
+
+    /// Footer, index and filter, if they are in memory.
+    pub fn loaded_parts(&self) -> Option<Parts> {
+        self.loaded.read().as_ref().map(|table| table.parts())
+    }
+
+    /// Bytes of DRAM that index and filter take now.
+    pub fn loaded_bytes(&self) -> u64 {
+        self.loaded.read().as_ref().map_or(0, |table| table.memory() as u64)
+    }
+
+    /// Bytes of the fast tier that footer, index and filter take.
+    pub fn bytes_on_fast_tier(&self) -> u64 {
+        self.manifest.lock().home.as_ref().map_or(0, |home| home.len())
+    }
+
+    /// Its record, and what that lists, are elsewhere now. Returns the slots that it had.
+    pub fn replace_manifest(&self, manifest: Manifest) -> Slots {
+        self.flash.note_parts(manifest.home.as_ref().map_or(0, |home| home.len()));
+        let before = std::mem::replace(&mut *self.manifest.lock(), manifest);
+        self.flash.note_parts_gone(before.home.map_or(0, |home| home.len()));
+        before.slots
+    }
+
+    /// Byte of its record's slot.
+    pub fn record_at(&self) -> u64 {
+        self.manifest.lock().slots.at
+    }
+
+    /// Whether it may hold a version of `key`. May read the index, and says so if that fails.
+    pub fn may_hold(&self, key: &[u8]) -> bool {
+        self.footer.covers(key)
+            && self.table(Cause::Foreground).map_or(true, |table| table.locate(key, Seqno::MAX).is_some())
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u64 {
+        self.record.number
+    }
+
+    /// Counts, key and seqno ranges, lengths.
+    pub fn footer(&self) -> &Footer {
+        &self.footer
+    }
+
+    /// Whether it may hold versions of keys of `range` that were removed by write `seqno`.
+    pub fn may_hold_removed(&self, range: &KeyRange, seqno: Seqno) -> bool {
+        self.cleaned < seqno
+            && self.footer.lowest_seqno < seqno
+            && !range.is_after(self.smallest())
+            && !range.is_before(self.largest())
+    }
+
+    /// Whether it could not be read whole.
+    pub fn is_damaged(&self) -> bool {
+        self.damaged.load(Ordering::Acquire)
+    }
+
+    /// Its smallest key.
+    pub fn smallest(&self) -> &[u8] {
+        &self.footer.smallest
+    }
+
+    /// Its largest key.
+    pub fn largest(&self) -> &[u8] {
+        &self.footer.largest
+    }
+
+    /// Bytes of its file.
+    pub fn file_len(&self) -> u64 {
+        self.footer.file_len
+    }
+
+    /// What its record says.
+    pub fn record(&self) -> TableRecord {
+        self.record
+    }
+
+    /// Its file goes when the last reader has let it go: no record names it any more, durably. Returns the slots that it had.
+    pub fn retire(&self) -> Slots {
+        self.obsolete.store(true, Ordering::Release);
+        // Readers that still have it take what they need from its file: the slots get another use.
+        let slots = self.manifest.lock().slots.clone();
+        self.replace_manifest(Manifest { slots, home: None })
+    }
+}
+
+impl<D: Dir> Drop for LiveTable<D> {
+    fn drop(&mut self) {
+        // Before its file goes, which some systems keep as long as it is open.
+        self.unload();
+        if self.obsolete.load(Ordering::Acquire)
+            && let Some(dir) = self.flash.dirs.get(self.record.dir as usize)
+        {
+            // If it fails, the next open removes the file.
+            let _ = dir.tables.remove(self.record.number);
+            dir.give(self.footer.file_len);
+        }
+    }
+}

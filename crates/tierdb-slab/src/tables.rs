@@ -1,0 +1,127 @@
+//! The tables of a partition, and what is in them.
+
+use crate::live::LiveTable;
+use std::ops::Bound;
+use std::sync::Arc;
+use tierdb_base::{Error, Result};
+use tierdb_device::{Cause, Dir};
+use tierdb_engine::KeyRange;
+use tierdb_table::{Direction, EntryRef, ReadAhead, Source, TableIter};
+
+/// The live tables of a partition, by key.
+pub struct TableSet<D: Dir>(Vec<Arc<LiveTable<D>>>);
+
+impl<D: Dir> TableSet<D> {
+    /// Of these tables, whose key ranges are disjoint.
+    pub fn new(mut tables: Vec<Arc<LiveTable<D>>>) -> Self {
+        tables.sort_by(|a, b| a.smallest().cmp(b.smallest()));
+        TableSet(tables)
+    }
+
+    /// The tables, in the order of their keys.
+    pub fn tables(&self) -> &[Arc<LiveTable<D>>] {
+        &self.0
+    }
+
+    /// The table whose key range holds `key`.
+    pub fn find(&self, key: &[u8]) -> Option<&Arc<LiveTable<D>>> {
+        let after = self.0.partition_point(|table| table.smallest() <= key);
+        self.0[..after].last().filter(|table| key <= table.largest())
+    }
+
+    /// Whether a table may hold a version of `key`. Reads the index of one table at the most.
+    pub fn may_hold(&self, key: &[u8]) -> bool {
+        self.find(key).is_some_and(|table| table.may_hold(key))
+    }
+
+    /// The keys for which table `number` is merged: from its smallest up to the smallest of the next; the first one's
+    /// range begins, and the last one's ends, with the partition's.
+    pub fn range_of(&self, number: usize) -> KeyRange {
+        let bound = |number: usize| self.0.get(number).map(|table| table.smallest().to_vec());
+        let start = if number == 0 { None } else { bound(number) };
+        KeyRange {
+            start: start.map_or(Bound::Unbounded, Bound::Included),
+            end: bound(number + 1).map_or(Bound::Unbounded, Bound::Excluded),
+        }
+    }
+
+    /// The number of the table in whose range `key` is ([`TableSet::range_of`]). There is a table.
+    pub fn number_of(&self, key: &[u8]) -> usize {
+        self.0.partition_point(|table| table.smallest() <= key).saturating_sub(1)
+    }
+
+    /// The table in whose range `key` is, if there is any.
+    pub fn range_holder(&self, key: &[u8]) -> Option<&Arc<LiveTable<D>>> {
+        self.0.get(self.number_of(key))
+    }
+
+    /// The tables that have keys in `range`.
+    pub fn overlapping(&self, range: &KeyRange) -> impl Iterator<Item = (usize, &Arc<LiveTable<D>>)> {
+        self.0
+            .iter()
+            .enumerate()
+            .filter(|(_, table)| !range.is_after(table.smallest()) && !range.is_before(table.largest()))
+    }
+
+    /// The entries of the tables that have keys in `range`, in this direction; each table is read when it is reached.
+    pub fn entries(&self, range: &KeyRange, direction: Direction, ahead: ReadAhead, cause: Cause) -> Walk<D> {
+        let mut tables: Vec<_> = self.overlapping(range).map(|(_, table)| table.clone()).collect();
+        if direction == Direction::Forward {
+            tables.reverse();
+        }
+        Walk { rest: tables, current: None, failed: None, range: range.clone(), direction, ahead, cause }
+    }
+
+    /// Bytes of DRAM that indexes and filters take.
+    pub fn memory_bytes(&self) -> u64 {
+        let keys = |table: &LiveTable<D>| table.smallest().len() + table.largest().len();
+        self.0.iter().map(|table| table.loaded_bytes() + keys(table) as u64 + 768).sum()
+    }
+}
+
+/// The entries of tables whose key ranges are disjoint, one table after another.
+pub struct Walk<D: Dir> {
+    /// Those to come; the next one last.
+    rest: Vec<Arc<LiveTable<D>>>,
+    current: Option<TableIter<D::File>>,
+    failed: Option<Error>,
+    range: KeyRange,
+    direction: Direction,
+    ahead: ReadAhead,
+    cause: Cause,
+}
+
+impl<D: Dir> Source for Walk<D> {
+    fn entry(&self) -> Option<EntryRef<'_>> {
+        self.current.as_ref().and_then(|current| current.entry())
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        loop {
+            if let Some(current) = &mut self.current {
+                // One that failed stays the current one, and goes on failing.
+                current.advance()?;
+                if current.entry().is_some() {
+                    return Ok(());
+                }
+            }
+            let Some(next) = self.rest.pop() else {
+                self.current = None;
+                return Ok(());
+            };
+            let bounds =
+                (self.range.start.as_ref().map(Vec::as_slice), self.range.end.as_ref().map(Vec::as_slice));
+            match next.table(self.cause) {
+                Ok(table) => self.current = Some(table.iter(bounds, self.direction, self.ahead, self.cause)),
+                Err(error) => {
+                    self.current = None;
+                    self.failed = Some(error.clone());
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
