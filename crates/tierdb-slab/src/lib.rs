@@ -4,7 +4,7 @@
 //! (how it changes), `flash`, `live`, `parts`, `tables` and `build` (what is on flash, and where indexes and filters of it are), `partition`, `cache` and `core` (what is in
 //! DRAM), `write`, `batch`
 //! and `cursor` (operations), `tracker`, `tune`, `choose`, `migrate`, `promote` and `read_trigger` (what moves between the tiers), `clean` and
-//! `tidy` (what else frees space), `work` (who does it), `divide`, `recover`.
+//! `tidy` (what else frees space), `work` (who does it), `divide`, `recover`; `verify` and `salvage` (damage).
 
 #![forbid(unsafe_code)]
 
@@ -33,6 +33,7 @@ mod read_trigger;
 mod record;
 mod recover;
 mod room;
+mod salvage;
 mod scan;
 mod slabs;
 mod snapshots;
@@ -47,3 +48,4 @@ mod write;
 
 pub use config::{Metric, Options};
 pub use engine::SlabStore;
+pub use salvage::{SalvageReport, Salvaged, salvage};

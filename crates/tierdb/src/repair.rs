@@ -4,14 +4,14 @@
 //! 1. The index is whole: every key has its value, but for those whose value is damaged.
 //! 2. It is not: records are looked for by themselves, on all tiers. One that a pointer still names is its key's
 //!    value. Of a key without such a record the newest one is taken, and the key is listed: it may have been
-//!    overwritten or deleted since, in what was lost.
+//!    overwritten or deleted since, in what was lost. In a store of the slab engine the live records of the fast tier are such,
+//!    and what is in tables is not.
 
 use crate::config::{Config, EngineKind};
 use crate::frozen::{self, Work};
 use crate::setup::{self, Prepared};
 use crate::tiers::{Intent, Remains};
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::ops::Bound;
@@ -125,15 +125,9 @@ pub fn repair(source: &Config, target: &Config) -> Result<RepairReport> {
     // Whatever goes wrong with the old store here, the records themselves may still be read.
     let done = complete && frozen::with_media(&remains, false, by_index).unwrap_or(Ok(false))?;
     let mut uncertain = Vec::new();
-    if !done && engine == EngineKind::Slab {
-        return Err(Error::Unsupported {
-            what: "salvage of a slab store whose fast tier is damaged or missing: restore a checkpoint"
-                .into(),
-        });
-    }
     if !done {
         report.damage.clear();
-        uncertain = frozen::with_media(&remains, true, ByRecord { to: &*to, report: &mut report })?;
+        uncertain = frozen::with_media(&remains, true, ByRecord { engine, to: &*to, report: &mut report })?;
     }
     report.index_whole = done;
     report.uncertain = uncertain.len() as u64;
@@ -162,12 +156,14 @@ impl Work for ByIndex<'_> {
     fn run<P: Pool, D: Dir>(self, media: Media<P, D>, damage: Vec<Damage>) -> Result<Result<bool>> {
         let engine = open(self.config, self.engine, media)?;
         let mut found = engine.verify()?.damage;
-        if !damage.is_empty() || found.iter().any(|damage| damage.first_key.is_none()) {
+        // What the slab engine finds without a key is a second copy of something, and costs none.
+        let spreads = |damage: &Damage| damage.first_key.is_none() && self.engine == EngineKind::Valuelog;
+        if !damage.is_empty() || found.iter().any(spreads) {
             return Ok(Ok(false));
         }
         found.sort_by(|a, b| a.first_key.cmp(&b.first_key));
         let mut from = Bound::Unbounded;
-        for gap in found.iter().map(Some).chain([None]) {
+        for gap in found.iter().filter(|damage| damage.first_key.is_some()).map(Some).chain([None]) {
             let end = gap.and_then(|gap| gap.first_key.clone()).map_or(Bound::Unbounded, Bound::Excluded);
             let mut cursor = engine.cursor(KeyRange { start: from, end }, None)?;
             while let Some((key, value)) = cursor.next()? {
@@ -185,6 +181,7 @@ impl Work for ByIndex<'_> {
 
 /// The second way: all whole records, wherever they are.
 struct ByRecord<'a> {
+    engine: EngineKind,
     to: &'a dyn Engine,
     report: &'a mut RepairReport,
 }
@@ -195,38 +192,72 @@ impl Work for ByRecord<'_> {
 
     fn run<P: Pool, D: Dir>(self, media: Media<P, D>, damage: Vec<Damage>) -> Result<Vec<Vec<u8>>> {
         self.report.damage = damage;
-        // A pointer says more than an order, and a later write more than an earlier.
-        let mut best: HashMap<Vec<u8>, (bool, Seqno)> = HashMap::new();
-        let looked = salvage(media, &mut |record| {
-            let rank = (record.sure, record.seqno);
-            match best.entry(record.key) {
-                Entry::Occupied(known) if *known.get() >= rank => return Ok(()),
-                Entry::Occupied(mut known) => {
-                    self.to.put(known.key(), &record.value, Durability::Grouped)?;
-                    known.insert(rank);
+        let notes = &mut self.report.notes;
+        let mut saved = Saved { to: self.to, best: HashMap::new() };
+        match self.engine {
+            EngineKind::Valuelog => {
+                let looked = salvage(media, &mut |r| saved.take(r.key, Some(r.value), (r.sure, r.seqno)))?;
+                notes.push(format!(
+                    "{} whole records were found, {} of them named by pointers",
+                    looked.records, looked.sure
+                ));
+                if looked.incomplete > 0 {
+                    notes.push(format!("{} long values lack a part, and were left out", looked.incomplete));
                 }
-                Entry::Vacant(new) => {
-                    self.to.put(new.key(), &record.value, Durability::Grouped)?;
-                    new.insert(rank);
+                if looked.unreadable > 0 {
+                    notes.push(format!("{} blocks could not be read", looked.unreadable));
                 }
             }
-            Ok(())
-        })?;
-        let notes = &mut self.report.notes;
-        notes.push(format!(
-            "{} whole records were found, {} of them named by pointers",
-            looked.records, looked.sure
-        ));
-        if looked.incomplete > 0 {
-            notes.push(format!("{} long values lack a part, and were left out", looked.incomplete));
+            EngineKind::Slab => {
+                let looked =
+                    tierdb_slab::salvage(media, &mut |v| saved.take(v.key, v.value, (v.sure, v.seqno)))?;
+                notes.push(format!(
+                    "{} live records were found on the fast tier, and {} entries in {} tables on flash",
+                    looked.records, looked.entries, looked.tables
+                ));
+                if looked.damaged > 0 {
+                    notes.push(format!("{} records or slabs of the fast tier are damaged", looked.damaged));
+                }
+                if looked.unreadable > 0 {
+                    notes.push(format!("{} tables could not be opened", looked.unreadable));
+                }
+            }
         }
-        if looked.unreadable > 0 {
-            notes.push(format!("{} blocks could not be read", looked.unreadable));
+        Ok(saved.uncertain())
+    }
+}
+
+/// What is known of a key's last version so far: whether it is sure, its seqno, and whether it is a value.
+type Rank = ((bool, Seqno), bool);
+
+/// The last version of every key that was found, in the new store.
+struct Saved<'a> {
+    to: &'a dyn Engine,
+    best: HashMap<Vec<u8>, Rank>,
+}
+
+impl Saved<'_> {
+    /// A version: what is sure says more than an order, and a later write more than an earlier.
+    fn take(&mut self, key: Vec<u8>, value: Option<Vec<u8>>, rank: (bool, Seqno)) -> Result<()> {
+        let before = self.best.get(&key).copied();
+        if before.is_some_and(|(known, _)| known >= rank) {
+            return Ok(());
         }
-        let uncertain = best.into_iter().filter(|(_, (sure, _))| !sure).map(|(key, _)| key);
-        let mut uncertain: Vec<Vec<u8>> = uncertain.collect();
-        uncertain.sort_unstable();
-        Ok(uncertain)
+        match &value {
+            Some(value) => self.to.put(&key, value, Durability::Grouped)?,
+            None if before.is_some_and(|(_, there)| there) => self.to.delete(&key, Durability::Grouped)?,
+            None => {}
+        }
+        self.best.insert(key, (rank, value.is_some()));
+        Ok(())
+    }
+
+    /// The keys whose value may not be the last one, in order.
+    fn uncertain(self) -> Vec<Vec<u8>> {
+        let uncertain = self.best.into_iter().filter(|(_, ((sure, _), there))| !sure && *there);
+        let mut keys: Vec<Vec<u8>> = uncertain.map(|(key, _)| key).collect();
+        keys.sort_unstable();
+        keys
     }
 }
 

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use tierdb::{
-    ByteSize, Config, Db, Durability, ErrorKind, FastKind, FastTier, FlashTier, REPORT_NAME, RepairReport,
+    ByteSize, Config, Db, Durability, EngineKind, ErrorKind, FastKind, FastTier, FlashTier, REPORT_NAME,
+    RepairReport,
 };
 
 const KEYS: u32 = 1500;
@@ -198,6 +199,67 @@ fn values_are_found_without_the_pool() {
         assert_eq!(report.uncertain, report.keys);
         assert_eq!(right(&report, &entries), KEYS as usize, "the newest record of every key");
     }
+}
+
+/// A slab store: every key on flash, but for some that were deleted, and one that is only on the fast tier.
+fn fill_slab(config: &Config) {
+    let db = Db::open_config(config).expect("create");
+    for n in 0..KEYS {
+        db.put_with(key(n), "an older value", Durability::Grouped).expect("put");
+    }
+    db.engine().flush().expect("flush");
+    for n in 0..KEYS {
+        match n % 10 {
+            9 => db.delete_with(key(n), Durability::Grouped).expect("delete"),
+            _ => db.put_with(key(n), value(n), Durability::Grouped).expect("put"),
+        }
+    }
+    db.engine().flush().expect("flush");
+    db.put_with(key(9), value(9), Durability::Durable).expect("put");
+    db.close().expect("close");
+}
+
+#[test]
+fn tables_are_saved_without_the_fast_tier() {
+    for kind in [FastKind::Block, FastKind::Emulated] {
+        let place = Place::new();
+        let config = place.tiered(kind).with_engine(EngineKind::Slab);
+        fill_slab(&config);
+        std::fs::remove_dir_all(place.path("fast")).expect("remove");
+        let (report, entries) = place.repaired(&config);
+        assert!(!report.index_whole, "{report:?}");
+        assert_eq!((report.uncertain, entries.len()), (report.keys, KEYS as usize / 10 * 9), "{report:?}");
+        assert_eq!(
+            right(&report, &entries),
+            entries.len(),
+            "the newest version of every key, and none that was deleted"
+        );
+    }
+}
+
+#[test]
+fn a_slab_store_that_is_damaged_is_saved_but_for_what_is_damaged() {
+    let place = Place::new();
+    let config = place.tiered(FastKind::Emulated).with_engine(EngineKind::Slab);
+    fill_slab(&config);
+    let pool = place.path("fast/pool");
+    let whole = std::fs::read(&pool).expect("read");
+    let (report, entries) = place.repaired(&config);
+    assert!(report.index_whole && report.uncertain == 0, "{report:?}");
+    assert_eq!(entries.len(), KEYS as usize / 10 * 9 + 1);
+    std::fs::remove_dir_all(place.path("away")).expect("remove");
+    // All that names the key that is only there: no cursor passes it.
+    let record = whole.windows(8).position(|window| window == key(9)).expect("its record") - 40;
+    damage(&pool, |_| record);
+    let (report, entries) = place.repaired(&config);
+    assert!(!report.index_whole && !entries.contains_key(&key(9)), "{report:?}");
+    assert_eq!(right(&report, &entries), KEYS as usize / 10 * 9);
+    std::fs::remove_dir_all(place.path("away")).expect("remove");
+    // The header.
+    std::fs::write(&pool, &whole).expect("write");
+    damage(&pool, |_| 0);
+    let (report, entries) = place.repaired(&config);
+    assert_eq!((report.uncertain, right(&report, &entries)), (report.keys, KEYS as usize / 10 * 9));
 }
 
 #[test]
