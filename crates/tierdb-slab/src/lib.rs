@@ -25,6 +25,7 @@ mod heap;
 mod layout;
 mod live;
 mod lost;
+mod mend;
 mod migrate;
 mod partition;
 mod parts;

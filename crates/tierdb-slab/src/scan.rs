@@ -2,6 +2,7 @@
 //!
 //! | damaged | what is done |
 //! |---|---|
+//! | one byte of a record's head | it is right again ([`crate::mend`]) |
 //! | a record's head, but not its key and seqno as its commit word knows them | its key is *doubtful*: it cannot be read |
 //! | a head, and key or seqno | [`crate::lost`]: keys with that hash cannot be read, and nothing can be scanned |
 //! | a commit word | if the slot holds a record, its key is doubtful, unless flash or another slot has a version as new; of a table or a range: the store is refused, unless the table is gone |
@@ -11,6 +12,7 @@
 use crate::flash::TableRecord;
 use crate::heap::Heap;
 use crate::lost::LostSlot;
+use crate::mend::{MOST_HEADS, Mended};
 use crate::record::{Head, Kind};
 use crate::slabs::{Commit, Mark};
 use parking_lot::Mutex;
@@ -56,6 +58,8 @@ pub struct Scan {
     /// Live slots with a record of which not even the key is known: found by an earlier open, and now.
     pub lost: Vec<LostSlot>,
     pub newly_lost: Vec<(u64, Mark)>,
+    /// Heads with one wrong byte.
+    pub mended: Vec<Mended>,
     /// Tables whose record may be live.
     pub tables: Vec<(u64, TableRecord)>,
     /// Slots of which nothing is known.
@@ -65,10 +69,11 @@ pub struct Scan {
 impl Scan {
     /// Whether no damage was met.
     pub fn is_whole(&self) -> bool {
-        let Scan { records: _, doubtful, lost, newly_lost, tables, unknown } = self;
+        let Scan { records: _, doubtful, lost, newly_lost, mended, tables, unknown } = self;
         doubtful.is_empty()
             && lost.is_empty()
             && newly_lost.is_empty()
+            && mended.is_empty()
             && tables.is_empty()
             && unknown.is_empty()
     }
@@ -78,12 +83,13 @@ impl Scan {
         self.doubtful.append(&mut other.doubtful);
         self.lost.append(&mut other.lost);
         self.newly_lost.append(&mut other.newly_lost);
+        self.mended.append(&mut other.mended);
         self.tables.append(&mut other.tables);
         self.unknown.append(&mut other.unknown);
     }
 
     /// What the slot at byte `at` holds, whose word says `commit`.
-    fn look<P: Pool>(&mut self, heap: &Heap<P>, at: u64, commit: Commit) -> Result<()> {
+    fn look<P: Pool>(&mut self, heap: &Heap<P>, at: u64, commit: Commit, mends: &AtomicU32) -> Result<()> {
         match (commit, heap.head(at)) {
             (Commit::Live(mark), Ok(head)) if mark == Mark::new(&head.key, head.seqno) => {
                 self.records.push((at, head));
@@ -92,12 +98,20 @@ impl Scan {
                 let (_, value) = heap.read(at)?;
                 self.lost.push(LostSlot::decode(at, mark, &value).ok_or_else(|| heap.damaged(at))?);
             }
-            (Commit::Live(mark), _) => match heap.name_of(at) {
-                Some((key, seqno)) if !key.is_empty() && Mark::new(&key, seqno) == mark => {
-                    self.doubtful.push(Doubtful { key, at, version: Version::Live(mark) });
+            (Commit::Live(mark), head) => {
+                let tries = head.is_err() && mends.fetch_add(1, Ordering::Relaxed) < MOST_HEADS;
+                if let Some((head, mended)) = tries.then(|| heap.mend(at, mark)).flatten() {
+                    self.records.push((at, head));
+                    self.mended.push(mended);
+                    return Ok(());
                 }
-                _ => self.newly_lost.push((at, mark)),
-            },
+                match heap.name_of(at) {
+                    Some((key, seqno)) if !key.is_empty() && Mark::new(&key, seqno) == mark => {
+                        self.doubtful.push(Doubtful { key, at, version: Version::Live(mark) });
+                    }
+                    _ => self.newly_lost.push((at, mark)),
+                }
+            }
             (_, Ok(head)) => match head.kind {
                 Kind::Value | Kind::Tombstone => {
                     let version = Version::Exact(head.seqno);
@@ -123,7 +137,7 @@ impl Scan {
 /// # Errors
 /// `Corrupt` if a record that the store cannot do without may be live and is damaged.
 pub fn scan<P: Pool>(heap: &Heap<P>, threads: usize) -> Result<Scan> {
-    let next = AtomicU32::new(0);
+    let (next, mends) = (AtomicU32::new(0), AtomicU32::new(0));
     let all = Mutex::new(Ok(Scan::default()));
     let work = || {
         let mut found = Scan::default();
@@ -134,7 +148,7 @@ pub fn scan<P: Pool>(heap: &Heap<P>, threads: usize) -> Result<Scan> {
                 break;
             }
             let mut words = heap.slabs.words(slab).into_iter();
-            looked = words.try_for_each(|(at, commit)| found.look(heap, at, commit));
+            looked = words.try_for_each(|(at, commit)| found.look(heap, at, commit, &mends));
         }
         let mut all = all.lock();
         match (looked, &mut *all) {

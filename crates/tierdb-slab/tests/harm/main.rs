@@ -5,6 +5,7 @@
 mod base;
 mod damage;
 mod faults;
+mod mend;
 #[allow(dead_code, reason = "the other suites use the rest")]
 #[path = "../rig/mod.rs"]
 mod rig;
