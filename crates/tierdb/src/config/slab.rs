@@ -35,6 +35,12 @@ pub struct Slab {
     /// *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrate_to_pct: Option<u8>,
+    /// Most of the fast tier, in percent, that copies of tables' indexes and filters take. Default 12, 0..=50.
+    ///
+    /// An open that finds them there reads no table, and what leaves `memory` is read from there again. Where the fast tier is a block
+    /// device, or is not there, none are made. *Takes effect on open,* for tables that are written from then on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table_parts_pct: Option<u8>,
     /// Bytes of a table on flash, about. Default a sixteenth of the fast tier, 256 KiB to 8 MiB; 16 KiB to 1 GiB.
     ///
     /// *Takes effect on open,* for tables that are written from then on.
@@ -62,6 +68,7 @@ impl Slab {
             self.migrate_to_pct.is_none_or(|pct| (1..start).contains(&pct)),
             "slab.migrate_to_pct: must be at least 1, and below slab.migrate_at_pct, which is 98 if it is not set",
         )?;
+        check(self.table_parts_pct.is_none_or(|pct| pct <= 50), "slab.table_parts_pct: must be 0 to 50")?;
         let sizes = ByteSize::kib(16)..=ByteSize::gib(1);
         check(
             self.table_size.is_none_or(|size| sizes.contains(&size)),
@@ -82,6 +89,7 @@ impl Slab {
             (options.high_pct, options.low_pct) = (start, start - 3);
         }
         options.low_pct = self.migrate_to_pct.unwrap_or(options.low_pct);
+        options.table_parts_pct = self.table_parts_pct.unwrap_or(options.table_parts_pct);
         options.table_bytes = self.table_size.map_or(options.table_bytes, ByteSize::bytes);
     }
 }

@@ -23,6 +23,7 @@ const FULL: &str = r#"
     tracked_pct = 80
     migrate_at_pct = 97
     migrate_to_pct = 90
+    table_parts_pct = 5
     table_size = "4 MiB"
     [valuelog]
     write_buffer = "2 GiB"
@@ -56,6 +57,7 @@ fn toml_and_builder_say_the_same() {
             tracked_pct: Some(80),
             migrate_at_pct: Some(97),
             migrate_to_pct: Some(90),
+            table_parts_pct: Some(5),
             table_size: Some(ByteSize::mib(4)),
         })
         .with_valuelog(Valuelog {
@@ -105,6 +107,7 @@ fn settings_out_of_range_are_named() {
         ("[[flash]]\npath = \"a\"\n[slab]\ntracked_pct = 0", "tracked_pct"),
         ("[[flash]]\npath = \"a\"\n[slab]\nmigrate_at_pct = 100", "migrate_at_pct"),
         ("[[flash]]\npath = \"a\"\n[slab]\nmigrate_to_pct = 98", "migrate_to_pct"),
+        ("[[flash]]\npath = \"a\"\n[slab]\ntable_parts_pct = 51", "table_parts_pct"),
         ("[[flash]]\npath = \"a\"\n[slab]\ntable_size = \"2 GiB\"", "table_size"),
         (
             "[[fast]]\npath = \"a\"\ncapacity = \"1 GiB\"\nkind = \"byte\"\nemulate = \"qlc\"\n[[flash]]\npath = \"b\"",
