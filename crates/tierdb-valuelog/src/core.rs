@@ -64,6 +64,7 @@ pub struct Core<P: Pool, D: Dir> {
     pub reclaim: Mutex<Appender<D, Moving>>,
     /// What garbage collection fills, by device.
     pub collect: Mutex<HashMap<u8, Appender<D, Moving>>>,
+    pub rewrite: Mutex<Appender<D, Moving>>,
     pub counters: Counters,
     pub latencies: Latencies,
     pub work: Work,

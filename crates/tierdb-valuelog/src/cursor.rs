@@ -1,7 +1,7 @@
 //! Entries of a range in key order, both ways, as one snapshot sees them.
 //!
-//! Keys are taken from the index a batch at a time; values are read as the cursor reaches them. The
-//! snapshot keeps the values it can see, and keeps deleted keys in the index, so nothing is missed
+//! Keys are taken from the index a batch at a time; values are read a window at a time as the cursor reaches them, so
+//! that what lies together is read together. The snapshot keeps the values it can see, and keeps deleted keys in the index, so nothing is missed
 //! however the store changes meanwhile.
 
 use crate::cache::Slot;
@@ -17,6 +17,10 @@ use tierdb_pmem::Pool;
 /// Keys taken from the index at first; doubled up to the most with each batch.
 const FIRST_BATCH: usize = 16;
 const MOST_BATCH: usize = 256;
+/// Values that are read at once: a quarter of those that the cursor has passed, within these bounds. Who reads
+/// some tens of entries is not made to wait for many more.
+const FIRST_WINDOW: usize = 16;
+const MOST_WINDOW: usize = 256;
 
 /// Where the cursor stands: between two keys.
 #[derive(Clone, Debug)]
@@ -37,8 +41,16 @@ enum At {
 struct Ahead {
     key: Vec<u8>,
     entry: u64,
-    /// Its value, where that was read together with others.
-    value: Option<Value>,
+    value: Ready,
+}
+
+/// What is known of a value before the cursor comes to it.
+enum Ready {
+    /// It was not looked for.
+    Unknown,
+    /// It was looked for together with others, and could not be read so.
+    Alone,
+    Read(Value),
 }
 
 /// A cursor of this engine.
@@ -51,9 +63,9 @@ pub struct StoreCursor<'c, P: Pool, D: Dir> {
     ahead: VecDeque<Ahead>,
     reverse: bool,
     batch: usize,
-    /// Whether values are not wanted.
-    keys_only: bool,
-    /// Cache slots of the values read since the last batch: a scan range to keep together.
+    /// Entries that it has passed in this direction.
+    passed: usize,
+    /// Cache slots of the values read since the last window, and of the last one before: a scan range to keep together.
     seen: Vec<(Slot, u64)>,
 }
 
@@ -68,36 +80,39 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
             ahead: VecDeque::new(),
             reverse: false,
             batch: FIRST_BATCH,
-            keys_only: false,
+            passed: 0,
             seen: Vec::new(),
         }
     }
 
-    /// A cursor for [`StoreCursor::next_key`] alone.
-    pub fn keys_only(core: &'c Core<P, D>, range: KeyRange, snapshot: Snapshot) -> Self {
-        StoreCursor { keys_only: true, ..Self::new(core, range, snapshot) }
-    }
-
     fn move_to(&mut self, at: At) {
         self.at = at;
-        self.ahead.clear();
-        self.batch = FIRST_BATCH;
-        self.end_of_batch();
+        self.start_over();
     }
 
-    fn end_of_batch(&mut self) {
-        if self.seen.len() > 1 {
+    /// What comes next does not follow on what came before.
+    fn start_over(&mut self) {
+        self.end_of_window();
+        self.seen.clear();
+        self.ahead.clear();
+        self.batch = FIRST_BATCH;
+        self.passed = 0;
+    }
+
+    /// Chains what was read since the last window to the last entry of that.
+    fn end_of_window(&mut self) {
+        if let Some(last) = self.seen.last().copied().filter(|_| self.seen.len() > 1) {
             if self.reverse {
                 self.seen.reverse();
             }
             self.core.cache.chain(&self.seen);
+            self.seen.clear();
+            self.seen.push(last);
         }
-        self.seen.clear();
     }
 
     /// Takes the next keys in the cursor's direction from the index. `false` at the end of the range.
     fn fill(&mut self) -> Result<bool> {
-        self.end_of_batch();
         let from: Bound<&[u8]> = match (&self.at, self.reverse) {
             (At::Start, true) | (At::End, false) => return Ok(false),
             (At::Start | At::Either, false) => as_slice(&self.range.start),
@@ -121,22 +136,23 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         let out =
             |key: &[u8]| if self.reverse { self.range.is_before(key) } else { self.range.is_after(key) };
         keys.truncate(keys.iter().take_while(|(key, _)| !out(key)).count());
-        let values = self.read_ahead(&keys);
-        let ahead = keys.into_iter().zip(values).map(|((key, entry), value)| Ahead { key, entry, value });
-        self.ahead = ahead.collect();
+        let ahead = |(key, entry)| Ahead { key, entry, value: Ready::Unknown };
+        self.ahead = keys.into_iter().map(ahead).collect();
         Ok(!self.ahead.is_empty())
     }
 
-    /// The values of `keys` that lie on flash, read at once.
-    fn read_ahead(&self, keys: &[(Vec<u8>, u64)]) -> Vec<Option<Value>> {
-        if self.keys_only {
-            return vec![None; keys.len()];
+    /// Reads the values of the next keys ahead, as far as they lie on flash.
+    fn read_window(&mut self) {
+        self.end_of_window();
+        let window = (self.passed / 4).clamp(FIRST_WINDOW, MOST_WINDOW).min(self.ahead.len());
+        let seqno = self.snapshot.seqno();
+        let next = &self.ahead.make_contiguous()[..window];
+        let words: Vec<_> =
+            next.iter().map(|next| Some((next.entry, self.core.word_at(next.entry, seqno).ok()?))).collect();
+        let values = self.core.read_ahead(&words, |number| &next[number].key);
+        for (next, value) in self.ahead.iter_mut().zip(values) {
+            next.value = value.map_or(Ready::Alone, Ready::Read);
         }
-        let words: Vec<_> = keys
-            .iter()
-            .map(|(_, entry)| Some((*entry, self.core.word_at(*entry, self.snapshot.seqno()).ok()?)))
-            .collect();
-        self.core.read_ahead(&words, |number| &keys[number].0)
     }
 
     /// The next key that has a value, in key order, without reading the value.
@@ -157,10 +173,8 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
     fn step(&mut self, reverse: bool) -> Result<Option<(Vec<u8>, Value)>> {
         self.core.check_open()?;
         if self.reverse != reverse {
-            self.end_of_batch();
+            self.start_over();
             self.reverse = reverse;
-            self.ahead.clear();
-            self.batch = FIRST_BATCH;
         }
         loop {
             if self.ahead.is_empty() && !self.fill()? {
@@ -168,15 +182,21 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
                 self.move_to(if reverse { At::Start } else { At::End });
                 return Ok(None);
             }
+            if self.ahead.front().is_some_and(|next| matches!(next.value, Ready::Unknown)) {
+                self.read_window();
+            }
             let Some(next) = self.ahead.front_mut() else { continue };
-            let found = match next.value.take() {
-                Some(value) => Some(value),
-                None => self.core.entry_at(next.entry, &next.key, self.snapshot.seqno())?,
+            let found = match std::mem::replace(&mut next.value, Ready::Alone) {
+                Ready::Read(value) => Some(value),
+                Ready::Unknown | Ready::Alone => {
+                    self.core.entry_at(next.entry, &next.key, self.snapshot.seqno())?
+                }
             };
             if let Some(slot) = self.core.hsit.aux(next.entry).slot() {
                 self.seen.push((slot, next.entry));
             }
             let Some(Ahead { key, .. }) = self.ahead.pop_front() else { continue };
+            self.passed += 1;
             self.at = if reverse { At::Before(key.clone()) } else { At::After(key.clone()) };
             if let Some(value) = found {
                 return Ok(Some((key, value)));
@@ -190,6 +210,12 @@ fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
         Bound::Included(key) => Bound::Included(key),
         Bound::Excluded(key) => Bound::Excluded(key),
         Bound::Unbounded => Bound::Unbounded,
+    }
+}
+
+impl<P: Pool, D: Dir> Drop for StoreCursor<'_, P, D> {
+    fn drop(&mut self) {
+        self.end_of_window();
     }
 }
 

@@ -144,7 +144,7 @@ impl<P: Pool, D: Dir> Engine for ValueLog<P, D> {
     fn delete_range(&self, range: &KeyRange, durability: Durability) -> Result<u64> {
         self.core.check_writable()?;
         let snapshot = self.take_snapshot();
-        let mut cursor = StoreCursor::keys_only(&self.core, range.clone(), snapshot);
+        let mut cursor = StoreCursor::new(&self.core, range.clone(), snapshot);
         let mut removed = 0;
         let mut batch = WriteBatch::new();
         loop {
@@ -188,6 +188,9 @@ impl<P: Pool, D: Dir> Engine for ValueLog<P, D> {
     fn flush(&self) -> Result<()> {
         let _changing = self.core.change()?;
         self.core.reclaim(Reclaim::All)?;
+        if self.core.work.is_inline() {
+            self.core.upkeep()?;
+        }
         self.sync()
     }
 

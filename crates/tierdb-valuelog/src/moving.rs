@@ -7,15 +7,16 @@
 //!
 //! Readers and writers go on meanwhile, and are never waited for while a latch is held.
 
+use crate::cache::Member;
 use crate::core::{Core, Moving};
-use crate::record::{HEADER, Header};
+use crate::record::{HEADER, Header, stored_len};
 use crate::ring::Ring;
 use crate::storage::{Appender, Device, State, Stored};
 use crate::word::{Place, UNIT, Word};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tierdb_base::{Error, Result};
-use tierdb_device::{Cause, Dir};
+use tierdb_device::{BLOCK, Cause, Dir};
 use tierdb_pmem::Pool;
 
 /// Victims in a row after which a collection that has gained no chunk gives up.
@@ -313,46 +314,54 @@ impl<P: Pool, D: Dir> Core<P, D> {
         })
     }
 
-    /// Writes the records of a scan range together in key order, as the cache gives them up, if they lie
-    /// scattered: then a later scan reads fewer blocks.
-    pub fn rewrite_range(&self, members: &[crate::cache::Member]) -> Result<()> {
-        let scattered = |words: &[Word]| {
-            let mut blocks: Vec<(u8, u64)> = words
-                .iter()
-                .filter_map(|word| match word.place() {
-                    Place::Flash(device, at) => Some((device, at / tierdb_device::BLOCK)),
-                    _ => None,
-                })
-                .collect();
-            blocks.sort_unstable();
-            blocks.dedup();
-            blocks.len() as u64
-        };
-        let words: Vec<Word> = members.iter().map(|m| Word(m.word)).collect();
-        let bytes: u64 = members.iter().map(|m| crate::record::stored_len(m.record.len())).sum();
-        if scattered(&words) < 2 * bytes.div_ceil(tierdb_device::BLOCK) || self.storage.room() == 0 {
+    /// Writes the records of each scan range together in key order, as the cache gives them up, if they lie
+    /// scattered: then a later scan reads fewer blocks. The ranges share chunks.
+    pub fn rewrite_ranges(&self, ranges: &[Vec<Member>]) -> Result<()> {
+        if ranges.is_empty() {
             return Ok(());
         }
-        let mut appender = Appender::new(Cause::Cache);
+        let mut appender = self.rewrite.lock();
+        let rewritten = ranges.iter().try_for_each(|range| self.rewrite_range(range, &mut appender));
+        let rewritten = rewritten.and_then(|()| self.commit_collected(&mut appender));
+        appender.abandon();
+        rewritten
+    }
+
+    fn rewrite_range(&self, members: &[Member], appender: &mut Appender<D, Moving>) -> Result<()> {
+        let bytes: u64 = members.iter().map(|m| stored_len(m.record.len())).sum();
+        if blocks_of(members) < 2 * bytes.div_ceil(BLOCK) || self.storage.room() == 0 {
+            return Ok(());
+        }
         let mut padded = Vec::new();
-        for (member, word) in members.iter().zip(words) {
+        for member in members {
+            let word = Word(member.word);
             if self.hsit.word(member.entry).clean() != word {
                 continue;
             }
             padded.clear();
             padded.extend_from_slice(&member.record);
-            padded.resize(crate::record::stored_len(member.record.len()) as usize, 0);
+            padded.resize(stored_len(member.record.len()) as usize, 0);
             let mut moving = (member.entry, word.place());
             while let Some(back) =
                 appender.add(&self.storage, &*self.pool, &padded, word, moving).map_err(|(_, error)| error)?
             {
-                self.commit_collected(&mut appender)?;
+                self.commit_collected(appender)?;
                 moving = back;
             }
         }
-        self.commit_collected(&mut appender)?;
-        appender.seal();
         self.counters.rewritten_ranges.add(1);
         Ok(())
     }
+}
+
+/// How many blocks the records begin in.
+fn blocks_of(members: &[Member]) -> u64 {
+    let block = |member: &Member| match Word(member.word).place() {
+        Place::Flash(device, at) => Some((device, at / BLOCK)),
+        _ => None,
+    };
+    let mut blocks: Vec<(u8, u64)> = members.iter().filter_map(block).collect();
+    blocks.sort_unstable();
+    blocks.dedup();
+    blocks.len() as u64
 }

@@ -1,7 +1,9 @@
 //! What a store says about itself.
 
-use crate::core::Core;
+use crate::core::{Core, Moving};
+use crate::storage::Appender;
 use crate::word::Place;
+use parking_lot::Mutex;
 use std::collections::HashSet;
 use tierdb_base::TierRole;
 use tierdb_device::Dir;
@@ -14,6 +16,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let flash: u64 = self.storage.devices().iter().map(|device| device.memory_bytes()).sum();
         // A logged pool is DRAM; of one that is memory itself, nothing is.
         let pool = if self.ordered { self.rings.used() + self.pages.used() * crate::pages::PAGE } else { 0 };
+        let appender = |of: &Mutex<Appender<D, Moving>>| {
+            of.try_lock().map_or(self.layout.chunk_bytes, |appender| appender.memory_bytes())
+        };
         vec![
             ("pool image", pool),
             ("index search layer", self.index.memory_bytes()),
@@ -21,7 +26,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             ("validity bitmaps", flash),
             ("snapshot versions", self.versions.memory_bytes()),
             ("long values", self.long.memory_bytes()),
-            ("reclaim buffer", self.reclaim.try_lock().map_or(self.layout.chunk_bytes, |a| a.memory_bytes())),
+            ("reclaim buffer", appender(&self.reclaim)),
+            ("rewrite buffer", appender(&self.rewrite)),
             ("value cache", self.cache.memory_bytes()),
         ]
     }

@@ -189,9 +189,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.purge_deleted();
         loop {
             let upkept = self.cache.maintain(4096);
-            for range in upkept.rewrite {
-                self.rewrite_range(&range)?;
-            }
+            self.rewrite_ranges(&upkept.rewrite)?;
             if !upkept.more {
                 break;
             }

@@ -1,7 +1,9 @@
 //! One flash directory: its file, its chunks, and who may have one.
 
+mod reads;
+
 use crate::image::Words;
-use crate::record::{HEADER, Header};
+use crate::record::HEADER;
 use crate::storage::chunk::{Chunk, State};
 use crate::word::{MAX_ADDRESS, Word};
 use parking_lot::Mutex;
@@ -14,8 +16,6 @@ use tierdb_pmem::Pool;
 use tierdb_sync::Table;
 
 const FILE: &str = "values";
-/// Most bytes that are read of a record before its header says how long it is.
-const FIRST_READ: u64 = 16 << 10;
 /// Chunks by which the file grows at least.
 const GROWTH: u64 = 64;
 
@@ -484,78 +484,6 @@ impl<D: Dir> Device<D> {
             });
         }
         self.find_free();
-    }
-
-    /// Reads the record that `word` says is at byte `at`, or the bytes where one should be, no more than its chunk
-    /// has: the caller checks them.
-    pub fn read_record(&self, at: u64, word: Word, cause: Cause) -> Result<Option<(Header, Vec<u8>)>> {
-        let (number, offset) = self.chunk_of(at);
-        if number >= self.chunks_in_file() {
-            return Ok(None);
-        }
-        let room = self.chunk_bytes - offset;
-        let first = word.max_len(self.chunk_bytes).min(room).min(FIRST_READ);
-        let (start, buf) = self.read_span(at, first, cause)?;
-        let bytes = &buf[(at - start) as usize..];
-        let Some(header) = Header::parse(bytes) else { return Ok(None) };
-        let len = header.len();
-        if len as u64 > room {
-            return Ok(None);
-        }
-        if len <= bytes.len() {
-            return Ok(Some((header, bytes[..len].to_vec())));
-        }
-        let (start, buf) = self.read_span(at, len as u64, cause)?;
-        let from = (at - start) as usize;
-        Ok(Some((header, buf[from..from + len].to_vec())))
-    }
-
-    /// As [`Device::read_record`] for several records, whose reads overlap; in their order. `None` too for a
-    /// record that is longer than one read, or whose read failed: read it by itself.
-    pub fn read_records(&self, wanted: &[(u64, Word)], cause: Cause) -> Vec<Option<(Header, Vec<u8>)>> {
-        let in_file = self.chunks_in_file();
-        let mut reads = Vec::with_capacity(wanted.len());
-        let mut places = Vec::with_capacity(wanted.len());
-        for (number, (at, word)) in wanted.iter().enumerate() {
-            let (chunk, offset) = self.chunk_of(*at);
-            let len = word.max_len(self.chunk_bytes).min(self.chunk_bytes - offset).min(FIRST_READ);
-            let start = at / BLOCK * BLOCK;
-            let end = (at + len).next_multiple_of(BLOCK);
-            if chunk < in_file
-                && let Ok(buf) = AlignedBuf::zeroed((end - start) as usize)
-            {
-                reads.push((start, buf));
-                places.push(number);
-            }
-        }
-        let done = self.file.read_many(&mut reads, cause);
-        let mut found = vec![None; wanted.len()];
-        for ((number, (start, buf)), done) in places.into_iter().zip(reads).zip(done) {
-            let bytes = &buf[(wanted[number].0 - start) as usize..];
-            if done.is_ok()
-                && let Some(header) = Header::parse(bytes)
-                && header.len() <= bytes.len()
-            {
-                found[number] = Some((header, bytes[..header.len()].to_vec()));
-            }
-        }
-        found
-    }
-
-    /// Reads at least `len` bytes from byte `at`: the whole blocks that hold them, and where those start.
-    pub fn read_span(&self, at: u64, len: u64, cause: Cause) -> Result<(u64, AlignedBuf)> {
-        let start = at / BLOCK * BLOCK;
-        let end = (at + len).next_multiple_of(BLOCK);
-        let mut buf = AlignedBuf::zeroed((end - start) as usize)?;
-        self.file.read(start, &mut buf, cause)?;
-        Ok((start, buf))
-    }
-
-    /// Reads a whole chunk.
-    pub fn read_chunk(&self, number: u32, cause: Cause) -> Result<AlignedBuf> {
-        let mut buf = AlignedBuf::zeroed(self.chunk_bytes as usize)?;
-        self.file.read(u64::from(number) * self.chunk_bytes, &mut buf, cause)?;
-        Ok(buf)
     }
 
     /// Writes whole blocks at byte `at`, to which nothing refers yet, durably.

@@ -7,3 +7,4 @@ mod image;
 mod mutants;
 #[path = "../rig/mod.rs"]
 mod rig;
+mod scans;
