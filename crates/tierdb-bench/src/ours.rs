@@ -179,10 +179,12 @@ impl Store for Open {
             Handle::Db(db) => db.stats(),
             Handle::Engine(engine) => engine.stats(),
         };
+        let second_level =
+            stats.counters.iter().find(|(name, _)| *name == "victim_hits").map_or(0, |(_, n)| *n);
         let mut counts = Counts {
             mode: stats.mode,
-            hits: stats.cache.hits + stats.write_buffer_hits,
-            misses: stats.cache.misses,
+            hits: stats.cache.hits + stats.write_buffer_hits + second_level,
+            misses: stats.cache.misses.saturating_sub(second_level),
             stall_ns: stats.stall_ns,
             counters: stats.counters.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
             ..Counts::default()

@@ -12,6 +12,7 @@ use crate::record::Header;
 use crate::ring::Rings;
 use crate::storage::{Appender, Storage};
 use crate::versions::Versions;
+use crate::victims::Victims;
 use crate::word::{Place, Word};
 use crate::work::Work;
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard};
@@ -67,6 +68,7 @@ pub struct Core<P: Pool, D: Dir> {
     pub rewrite: Mutex<Appender<D, Moving>>,
     pub counters: Counters,
     pub latencies: Latencies,
+    pub victims: Victims<P>,
     pub work: Work,
     /// Held, shared, while the store changes; by a close alone.
     pub changing: ShardedLock<()>,
@@ -220,6 +222,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 // same tag. Then the word is the same again, and the filling is not.
                 let filling = self.storage.filling(word);
                 drop(guard);
+                if let Some((header, bytes)) = self.read_victim(word, entry, filling, key)
+                    && let Some(value) = self.admit_and_share(header, bytes, entry, word, Some(filling))?
+                {
+                    return Ok(Some(Some(value)));
+                }
                 self.counters.flash_reads.add(1);
                 // Once more before it is called damaged: a flip on the way is not one on the medium.
                 for _ in 0..2 {
@@ -279,8 +286,16 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 && let Some(list) = by_device.get_mut(usize::from(device))
             {
                 found[number] = self.cache.get(self.hsit.aux(*entry).slot(), *entry, word.0);
+                if found[number].is_some() {
+                    continue;
+                }
+                let seen = self.sight(*entry, *word);
+                found[number] = seen.and_then(|filling| {
+                    let (header, bytes) = self.read_victim(*word, *entry, filling, key(number))?;
+                    self.admit_and_share(header, bytes, *entry, *word, seen).ok().flatten()
+                });
                 if found[number].is_none() {
-                    list.push(Ahead { number, entry: *entry, word: *word, seen: self.sight(*entry, *word) });
+                    list.push(Ahead { number, entry: *entry, word: *word, seen });
                 }
             }
         }
@@ -306,6 +321,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
         }
         found
+    }
+
+    /// The record of `key` at `word` in a `filling` of its chunk, from the cache's second level.
+    fn read_victim(&self, word: Word, entry: u64, filling: u32, key: &[u8]) -> Option<(Header, Vec<u8>)> {
+        let (header, bytes) = self.victims.get(word.0, filling)?;
+        let right = header.is_coupled(entry, word.tag())
+            && header.is_whole(&bytes, self.seed)
+            && header.key(&bytes) == key;
+        right.then(|| {
+            self.counters.victim_hits.add(1);
+            (header, bytes)
+        })
     }
 
     /// The error of damage where `word` points.
@@ -402,8 +429,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let range = crate::record::HEADER + header.key_len..header.len();
         let record: Arc<[u8]> = bytes.into();
-        if seen.is_some()
-            && let Some(slot) = self.cache.insert(entry, word.0, record.clone(), range.clone())
+        if let Some(filling) = seen
+            && let Some(slot) = self.cache.insert(entry, (word.0, filling), record.clone(), range.clone())
         {
             // A slot that is there already holds a copy that was evicted, or that another reader has just made.
             let before = self.hsit.update_aux(entry, |aux| aux.with_slot(Some(slot)));

@@ -189,7 +189,7 @@ impl<P: Pool, D: Dir> Engine for ValueLog<P, D> {
         let _changing = self.core.change()?;
         self.core.reclaim(Reclaim::All)?;
         if self.core.work.is_inline() {
-            self.core.upkeep()?;
+            self.core.maintain_cache()?;
         }
         self.sync()
     }

@@ -24,6 +24,7 @@ mod stats;
 mod storage;
 mod verify;
 mod versions;
+mod victims;
 mod word;
 mod work;
 mod write;

@@ -302,6 +302,24 @@ impl<P: Pool> Pages<P> {
         self.reserve
     }
 
+    /// The bytes of the pages that were never used since the pool was opened: the last ones.
+    pub fn unused(&self) -> Range<u64> {
+        let fresh = self.free.lists.lock().fresh.clone();
+        fresh.start * PAGE..fresh.end * PAGE
+    }
+
+    /// Writes to unused pages, of which nothing is durable, and which are handed out all the same. `false` if some
+    /// of them were.
+    pub fn write_unused(&self, at: u64, bytes: &[u8]) -> bool {
+        let lists = self.free.lists.lock();
+        let end = at + bytes.len() as u64;
+        let is_unused = lists.fresh.start * PAGE <= at && end <= lists.fresh.end * PAGE;
+        if is_unused {
+            self.pool.write(at, bytes);
+        }
+        is_unused
+    }
+
     /// What identifies the store, for checksums of what is in the pages.
     pub fn seed(&self) -> u64 {
         self.seed

@@ -29,6 +29,7 @@ use crate::record::{HEADER, Header, Kind, stored_len};
 use crate::ring::{self, Rings};
 use crate::storage::{Appender, Storage};
 use crate::versions::Versions;
+use crate::victims::Victims;
 use crate::word::{MAX_DEVICES, Place, UNIT, Word};
 use crate::work::Work;
 use crossbeam_utils::sync::ShardedLock;
@@ -76,7 +77,9 @@ pub fn create<P: Pool, D: Dir>(media: Media<P, D>, options: Options) -> Result<C
     let ends = vec![(0, 0); layout.rings as usize];
     let rings = Rings::new(pool.clone(), media.seed, &layout, &ends);
     layout.format(&*pool, stage, media.seed)?;
+    let ordered = Core::<P, D>::is_ordered(&pool);
     let core = Core {
+        victims: Victims::new(pool.clone(), pages.clone(), !ordered, options.memory),
         cache: Cache::new(options.memory),
         clock: CommitClock::new(0),
         versions: Versions::new(),
@@ -92,7 +95,7 @@ pub fn create<P: Pool, D: Dir>(media: Media<P, D>, options: Options) -> Result<C
         closed: AtomicBool::new(false),
         seqno_limit: AtomicU64::new(0),
         raising: Mutex::new(()),
-        ordered: Core::<P, D>::is_ordered(&pool),
+        ordered,
         seed: media.seed,
         mode: media.mode,
         latch: media.latch,
@@ -146,7 +149,9 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
     let last = Core::<P, D>::seqno_limit(&pool, media.seed)?;
     // Where they start and end is found below.
     let ends = vec![(0, 0); layout.rings as usize];
+    let ordered = Core::<P, D>::is_ordered(&pool);
     let mut core = Core {
+        victims: Victims::new(pool.clone(), pages.clone(), !ordered, options.memory),
         cache: Cache::new(options.memory),
         clock: CommitClock::new(last),
         versions: Versions::new(),
@@ -162,7 +167,7 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
         closed: AtomicBool::new(false),
         seqno_limit: AtomicU64::new(last),
         raising: Mutex::new(()),
-        ordered: Core::<P, D>::is_ordered(&pool),
+        ordered,
         rings: Rings::new(pool.clone(), media.seed, &layout, &ends),
         seed: media.seed,
         mode: media.mode,

@@ -28,6 +28,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             ("long values", self.long.memory_bytes()),
             ("reclaim buffer", appender(&self.reclaim)),
             ("rewrite buffer", appender(&self.rewrite)),
+            ("value cache, second level", self.victims.memory_bytes()),
             ("value cache", self.cache.memory_bytes()),
         ]
     }
@@ -53,6 +54,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("write buffer, capacity", self.rings.ring_bytes() * u64::from(self.layout.rings)),
                 ("key index", self.index.pool_bytes()),
                 ("hsit", self.hsit.pool_bytes()),
+                ("value cache, second level", self.victims.bytes()),
             ],
             io: IoStats::by_cause(&self.fast_meter),
         }];
@@ -93,6 +95,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             latencies: self.latencies.stats(),
             stall_ns: c.stall_ns.get(),
             counters: vec![
+                ("victim_hits", c.victim_hits.get()),
+                ("kept_victims", self.victims.kept()),
                 ("flash_reads", c.flash_reads.get()),
                 ("stalls", c.stalls.get()),
                 ("reclaimed_records", c.reclaimed_records.get()),

@@ -187,19 +187,25 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn upkeep(&self) -> Result<()> {
         self.index.run_structure_updates();
         self.purge_deleted();
-        loop {
-            let upkept = self.cache.maintain(4096);
-            self.rewrite_ranges(&upkept.rewrite)?;
-            if !upkept.more {
-                break;
-            }
-        }
+        self.maintain_cache()?;
         // The index grows, and the cache gives way: looked at now and then, since it walks all chunks.
         if self.work.upkeeps.fetch_add(1, Ordering::Relaxed).is_multiple_of(256) {
             self.settle_memory();
         }
         self.rings.mark_log();
         self.pool.upkeep()
+    }
+
+    /// Evicts what the cache has too much, to its second level, and rewrites the ranges that it gives up.
+    pub fn maintain_cache(&self) -> Result<()> {
+        loop {
+            let upkept = self.cache.maintain(4096);
+            upkept.gone.iter().for_each(|gone| self.victims.keep(gone.word, gone.filling, &gone.record));
+            self.rewrite_ranges(&upkept.rewrite)?;
+            if !upkept.more {
+                return Ok(());
+            }
+        }
     }
 
     fn space_thread(&self) {

@@ -19,8 +19,11 @@ const PAGE: u64 = 4096;
 const LOG_MAX: u64 = 256 << 20;
 /// The shortest: 32 blocks of 128 KiB, the least that a ring must hold.
 const LOG_MIN: u64 = 4 << 20;
-/// The ring takes at most this share of the capacity and of memory, so that small stores stay small.
+/// The ring takes at most this share of the capacity and, beyond [`LOG_WANTED`], of memory, so that small stores stay small.
 const LOG_SHARE: u64 = 8;
+/// With a shorter ring the same pages are written again and again by checkpoints: a ring of 4 MiB took twice the bytes
+/// for them that one of 32 MiB takes.
+const LOG_WANTED: u64 = 16 << 20;
 /// A logged pool takes at most this share of memory. The other half is cache, and what the engine needs.
 const POOL_MEMORY_SHARE: u64 = 2;
 /// A logged pool on one SSD takes at most this share of the capacity: its image is twice as large, and the
@@ -99,7 +102,7 @@ pub(crate) fn mapped_parts(shape: &Shape, capacities: &[Option<u64>]) -> Option<
 }
 
 fn log_len(capacity: u64, memory: u64) -> u64 {
-    whole_pages((capacity / LOG_SHARE).min(memory / LOG_SHARE).clamp(LOG_MIN, LOG_MAX))
+    whole_pages((capacity / LOG_SHARE).min((memory / LOG_SHARE).max(LOG_WANTED)).clamp(LOG_MIN, LOG_MAX))
 }
 
 /// Bytes that a logged pool of this shape may take on its device.

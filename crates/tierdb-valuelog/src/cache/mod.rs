@@ -24,6 +24,8 @@
 //! allocator's overhead, and never exceeds the capacity by what is inserted: room is reserved before it is
 //! used. Bytes lent to callers ([`Value`], [`Member`]) are no longer counted once evicted.
 //!
+//! What is evicted in the background is handed out, for the second level ([`crate::victims`]).
+//!
 //! Read in this order: `table` (slots), `policy`, `lists`, then `upkeep`.
 
 mod lists;
@@ -56,6 +58,8 @@ struct Cached {
     end: u32,
     entry: u64,
     word: AtomicU64,
+    /// The word that it was read by, and the filling of its chunk then.
+    origin: (u64, u32),
 }
 
 impl Cached {
@@ -154,8 +158,8 @@ impl Cache {
         value
     }
 
-    /// Caches the record of `entry` just read at `word`, of which `value` is the part that readers want.
-    /// Returns the slot to publish.
+    /// Caches the record of `entry` just read at `word` in a `filling` of its chunk, of which `value` is the part that
+    /// readers want. Returns the slot to publish.
     ///
     /// `None` if it is not to be cached: it is larger than an eighth of the capacity, or the cache is full
     /// and there is not soon room. A reader that finds the cache full makes room itself, in bounded time;
@@ -163,7 +167,13 @@ impl Cache {
     ///
     /// # Panics
     /// If `value` lies outside the record.
-    pub fn insert(&self, entry: u64, word: u64, record: Arc<[u8]>, value: Range<usize>) -> Option<Slot> {
+    pub fn insert(
+        &self,
+        entry: u64,
+        (word, filling): (u64, u32),
+        record: Arc<[u8]>,
+        value: Range<usize>,
+    ) -> Option<Slot> {
         assert!(value.start <= value.end && value.end <= record.len(), "the value lies inside the record");
         let cost = cost(record.len());
         if cost > self.capacity() / 8 || cost > u64::from(u32::MAX) {
@@ -174,7 +184,8 @@ impl Cache {
         }
         let (start, end) = (value.start as u32, value.end as u32);
         self.entries.fetch_add(1, Relaxed);
-        let cached = Arc::new(Cached { record, start, end, entry, word: AtomicU64::new(word) });
+        let origin = (word, filling);
+        let cached = Arc::new(Cached { record, start, end, entry, word: AtomicU64::new(word), origin });
         let slot = self.place(cached);
         if slot.is_none() {
             self.entries.fetch_sub(1, Relaxed);

@@ -305,7 +305,14 @@ mod tests {
     }
 
     fn copy() -> Arc<Cached> {
-        Arc::new(Cached { record: Arc::from([]), start: 0, end: 0, entry: 0, word: Default::default() })
+        Arc::new(Cached {
+            record: Arc::from([]),
+            start: 0,
+            end: 0,
+            entry: 0,
+            word: Default::default(),
+            origin: (0, 0),
+        })
     }
 
     /// Goal: a slot is in the free list or in the queue, never in both, however late its remover queues it.

@@ -22,6 +22,17 @@ pub struct Member {
     pub record: Arc<[u8]>,
 }
 
+/// A record that was evicted.
+#[derive(Debug)]
+pub struct Gone {
+    /// Where it is on flash.
+    pub word: u64,
+    /// The filling of its chunk.
+    pub filling: u32,
+    /// The whole record.
+    pub record: Arc<[u8]>,
+}
+
 /// What a round of [`Cache::maintain`] did.
 #[derive(Debug, Default)]
 pub struct Upkeep {
@@ -31,6 +42,8 @@ pub struct Upkeep {
     /// flash need not be written again: the words tell. The records are in memory until the caller drops
     /// them.
     pub rewrite: Vec<Vec<Member>>,
+    /// Records evicted, but for those that moved since they were read.
+    pub gone: Vec<Gone>,
     /// Copies evicted.
     pub evicted: usize,
     /// There is more to do now.
@@ -41,14 +54,31 @@ pub struct Upkeep {
 const PIECE: usize = 64;
 /// Pieces that a reader works off, at most, before it goes without caching.
 const INLINE_PIECES: usize = 8;
-/// Chains that one round hands out before it returns, since the caller then holds their records.
+/// Chains and evicted records that one round hands out before it returns, since the caller then holds their records.
 const ROUND_CHAINS: usize = 4;
+const ROUND_GONE: usize = 4 * PIECE;
 
 /// How many queued slots were settled, and how many of them are free now.
 #[derive(Default)]
 struct Settled {
     count: usize,
     freed: usize,
+}
+
+/// What a decision of the policy led to.
+enum Step {
+    /// Something is in another place of the lists, or has left them without being evicted.
+    Moved,
+    /// This was evicted.
+    Evicted(Arc<Cached>),
+}
+
+impl Gone {
+    fn of(cached: &Cached) -> Option<Self> {
+        let (word, filling) = cached.origin;
+        let is_there = cached.word.load(Relaxed) == word;
+        is_there.then(|| Gone { word, filling, record: Arc::clone(&cached.record) })
+    }
 }
 
 impl Cache {
@@ -77,13 +107,17 @@ impl Cache {
             let mut steps = 0;
             while steps < PIECE && upkeep.rewrite.len() < ROUND_CHAINS && self.pressure() {
                 match self.step(&mut lists, Some(&mut upkeep.rewrite)) {
-                    Some(evicted) => upkeep.evicted += usize::from(evicted),
+                    Some(Step::Evicted(cached)) => {
+                        upkeep.evicted += 1;
+                        upkeep.gone.extend(Gone::of(&cached));
+                    }
+                    Some(Step::Moved) => {}
                     None => break,
                 }
                 steps += 1;
             }
             work += settled + steps + 1;
-            let full = upkeep.rewrite.len() >= ROUND_CHAINS;
+            let full = upkeep.rewrite.len() >= ROUND_CHAINS || upkeep.gone.len() >= ROUND_GONE;
             upkeep.more = settled == PIECE || steps == PIECE || full;
             if full {
                 break;
@@ -124,7 +158,7 @@ impl Cache {
             let freed = (0..INLINE_PIECES).any(|_| self.settle_queued(&mut self.lists.lock()).freed > 0);
             if !freed && !self.table.grow(size_of::<Node>(), |bytes| self.reserve(bytes)) {
                 let mut lists = self.lists.lock();
-                (0..PIECE).any(|_| self.step(&mut lists, None) != Some(false));
+                (0..PIECE).any(|_| !matches!(self.step(&mut lists, None), Some(Step::Moved)));
             }
         }
         None
@@ -167,9 +201,9 @@ impl Cache {
         }
     }
 
-    /// One decision of the policy: whether it evicted something, or `None` if nothing is cached. With
-    /// `rewrite`, the chain of what is evicted is handed out; else it is left for the next round.
-    fn step(&self, lists: &mut Lists, rewrite: Option<&mut Vec<Vec<Member>>>) -> Option<bool> {
+    /// One decision of the policy, or `None` if nothing is cached. With `rewrite`, the chain of what is evicted is handed
+    /// out; else it is left for the next round.
+    fn step(&self, lists: &mut Lists, rewrite: Option<&mut Vec<Vec<Member>>>) -> Option<Step> {
         let which = self.policy.next(lists.bytes(Which::Inactive), lists.bytes(Which::Active));
         let index = lists.oldest(which)?;
         let cell = self.table.cell(index);
@@ -177,7 +211,7 @@ impl Cache {
             Fate::Move(to, heat) => {
                 cell.heat.store(heat, Relaxed);
                 lists.relink(to, index);
-                Some(false)
+                Some(Step::Moved)
             }
             Fate::Evict { remember } => {
                 if let Some(rewrite) = rewrite {
@@ -192,7 +226,7 @@ impl Cache {
                 }
                 lists.forget(index, evicted.is_some());
                 self.table.free(index);
-                Some(evicted.is_some())
+                Some(evicted.map_or(Step::Moved, Step::Evicted))
             }
         }
     }

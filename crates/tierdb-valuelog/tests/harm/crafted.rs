@@ -193,6 +193,29 @@ pub fn record_among_others() -> Outcome {
     }
 }
 
+/// A copy in the second level of the value cache is damaged: then the record is read from flash.
+pub fn record_in_the_second_level() -> Outcome {
+    // Others have no memory for a cache.
+    let sizes = rig::Sizes { memory: 448 << 10, ..base::sizes() };
+    let store = Store::new(Mode::Memory.rig(sizes));
+    store.put("key", b"the value");
+    store.flush();
+    store.has("key", b"the value")?;
+    // What comes after it takes its place in memory.
+    for name in (0..120).map(|number| format!("key{number}")) {
+        if store.counter("kept_victims") > 0 {
+            break;
+        }
+        store.put(&name, &value(&name, 3000));
+        store.flush();
+        store.has(&name, &value(&name, 3000))?;
+        store.flush();
+    }
+    let first_page = RINGS_AT + base::sizes().ring;
+    store.world.flip_bit("pool", find(&store.world, "pool", first_page, b"the value"), 1);
+    store.has("key", b"the value")
+}
+
 /// Damage in the write buffer is not brought to flash, where it would cost a chunk.
 pub fn record_that_is_reclaimed() -> Outcome {
     let store = new_store();

@@ -8,3 +8,4 @@ mod mutants;
 #[path = "../rig/mod.rs"]
 mod rig;
 mod scans;
+mod second_level;

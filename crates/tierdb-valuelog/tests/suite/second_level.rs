@@ -1,0 +1,66 @@
+//! Goal: what the value cache gives up is read from the fast tier instead of flash, and is never another value than the
+//! newest, however records are replaced, moved and collected meanwhile.
+//! Method: random operations on a store whose values do not fit its memory, beside a map. The same on a pool that is
+//! DRAM already, which has no second level.
+
+use crate::rig::Sizes;
+use std::collections::BTreeMap;
+use tierdb_engine::conformance::harm::{LogPlace, Rig};
+use tierdb_engine::{Durability, Engine};
+use tierdb_valuelog::Background;
+
+const KEYS: u64 = 1200;
+const OPERATIONS: u64 = 30_000;
+
+fn counter(engine: &dyn Engine, name: &str) -> u64 {
+    engine.stats().counters.iter().find(|(of, _)| *of == name).expect("it is counted").1
+}
+
+fn value(key: u64, version: u64) -> Vec<u8> {
+    let len = 40 + (key * 7 + version * 13) % 2500;
+    let mut value = format!("{key}.{version}.").into_bytes();
+    value.resize(len as usize, version as u8);
+    value
+}
+
+/// Runs the operations, and returns how many reads the second level served, and how many flash.
+fn run(log: Option<LogPlace>) -> (u64, u64) {
+    let sizes = Sizes { memory: 1 << 20, pool: 2 << 20, flash: vec![6 << 20], ..Sizes::tiny() };
+    let sizes = Sizes { ring: 64 << 10, chunk: 64 << 10, background: Background::Inline, ..sizes };
+    let rig = Rig::new(sizes, log);
+    let engine = rig.open(&rig.empty_world()).expect("a new store");
+    let mut rng = fastrand::Rng::with_seed(5);
+    let mut model = BTreeMap::<u64, u64>::new();
+    for version in 0..OPERATIONS {
+        // Small numbers more often.
+        let key = rng.u64(..KEYS).min(rng.u64(..KEYS));
+        let name = format!("key{key:05}");
+        match rng.u32(..100) {
+            0..12 => {
+                engine.put(name.as_bytes(), &value(key, version), Durability::Durable).expect("room");
+                model.insert(key, version);
+            }
+            12 => {
+                engine.delete(name.as_bytes(), Durability::Durable).expect("room");
+                model.remove(&key);
+            }
+            13 if version % 64 == 0 => engine.compact().expect("room"),
+            13..20 => engine.flush().expect("room"),
+            _ => {
+                let found = engine.get(name.as_bytes()).expect("no faults");
+                let wanted = model.get(&key).map(|version| value(key, *version));
+                assert!(found.as_deref() == wanted.as_deref(), "{name}, operation {version}");
+            }
+        }
+    }
+    assert!(counter(&*engine, "collected_records") > 0, "records move");
+    (counter(&*engine, "victim_hits"), counter(&*engine, "flash_reads"))
+}
+
+#[test]
+fn what_the_cache_gives_up_is_read_from_the_fast_tier() {
+    let (kept, read) = run(None);
+    assert!(kept > 1000, "{kept} reads from the second level, {read} from flash");
+    let (none, all) = run(Some(LogPlace::FastTier));
+    assert!(none == 0 && all > read + kept / 2, "{all} reads from flash, and {none}, without a second level");
+}
