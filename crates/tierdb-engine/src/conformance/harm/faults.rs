@@ -135,7 +135,7 @@ impl<S: Sizes> Script<S> {
         steps.extend((18..24).map(write));
         steps.extend([Step::Scan, Step::Get(32), Step::Flush]);
         // One by one, what a scan reads together.
-        steps.extend((0..40).map(|n| Step::Get(n * 7 % 20)));
+        steps.extend((0..70).map(|n| Step::Get(n * 7 % 20)));
         Script::new("readers", rig, &first, steps)
     }
 
