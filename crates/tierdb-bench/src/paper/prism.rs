@@ -227,19 +227,8 @@ impl Figure {
         use Column::{Average, Collected, Hits, KeyBytes, Lowest, Median, Open, Rate, Recovery};
         use Column::{RecoveryPerMillion, Relative, Tail, WriteAmplification};
         const LATENCIES: &[Column] = &[Rate, Average, Median, Tail, Hits, WriteAmplification];
-        let view = |title: &str, finding: &'static str, columns: &'static [Column]| View {
-            title: format!("PRISM, {title}"),
-            finding,
-            columns,
-            load: false,
-            base: None,
-            paper: |_| None,
-            drawing: None,
-            distribution: false,
-        };
-        let drawing = |file: &'static str, across: Option<&'static str>, place: super::view::Place| {
-            Some(Drawing { file, up: "thousand operations a second", of: (Rate, 1e3), across, place })
-        };
+        let view = |title: &str, finding, columns| View::plain(format!("PRISM, {title}"), finding, columns);
+        let drawing = |file, across, place| Some(Drawing::of_rate(file, across, place));
         match self {
             Figure::Ycsb => View {
                 paper: |at| {

@@ -260,19 +260,8 @@ impl Figure {
             WriteAmplification,
             MigrationCpu,
         ];
-        let view = |title: &str, finding: &'static str, columns: &'static [Column]| View {
-            title: format!("PrismDB, {title}"),
-            finding,
-            columns,
-            load: false,
-            base: None,
-            paper: |_| None,
-            drawing: None,
-            distribution: false,
-        };
-        let drawing = |file: &'static str, across: Option<&'static str>, place: super::view::Place| {
-            Some(Drawing { file, up: "thousand operations a second", of: (Rate, 1e3), across, place })
-        };
+        let view = |title: &str, finding, columns| View::plain(format!("PrismDB, {title}"), finding, columns);
+        let drawing = |file, across, place| Some(Drawing::of_rate(file, across, place));
         match self {
             Figure::Combinations | Figure::Migration => View {
                 base: Some(|_, other| other.label == "approx-M, rand-8"),

@@ -201,6 +201,13 @@ pub struct Drawing {
     pub place: Place,
 }
 
+impl Drawing {
+    /// Throughput in thousands of operations a second.
+    pub fn of_rate(file: &'static str, across: Option<&'static str>, place: Place) -> Self {
+        Drawing { file, up: "thousand operations a second", of: (Column::Rate, 1e3), across, place }
+    }
+}
+
 /// How a figure is shown.
 pub struct View {
     /// What it is.
@@ -228,6 +235,20 @@ struct Point<'a> {
 }
 
 impl View {
+    /// A table with a line for each point but the loads, and no more.
+    pub fn plain(title: String, finding: &'static str, columns: &'static [Column]) -> Self {
+        View {
+            title,
+            finding,
+            columns,
+            load: false,
+            base: None,
+            paper: |_| None,
+            drawing: None,
+            distribution: false,
+        }
+    }
+
     fn points<'a>(&self, report: &'a Report) -> Vec<Point<'a>> {
         let mut points = Vec::new();
         for case in &report.cases {
