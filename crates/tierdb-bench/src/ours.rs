@@ -179,8 +179,7 @@ impl Store for Open {
             Handle::Db(db) => db.stats(),
             Handle::Engine(engine) => engine.stats(),
         };
-        let second_level =
-            stats.counters.iter().find(|(name, _)| *name == "victim_hits").map_or(0, |(_, n)| *n);
+        let second_level = stats.counter("victim_hits").unwrap_or(0);
         let mut counts = Counts {
             mode: stats.mode,
             hits: stats.cache.hits + stats.write_buffer_hits + second_level,

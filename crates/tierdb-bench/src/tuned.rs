@@ -9,11 +9,11 @@ use crate::store::Setup;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tierdb::{EngineKind, Error, Result};
+use tierdb::{EngineKind, Error, Result, logged_layout};
 use tierdb_base::FailureLatch;
 use tierdb_device::{Emulation, Meter, ReadBatching, RealDir, RealOptions};
 use tierdb_engine::{Engine, FlashTier, Media};
-use tierdb_log::{LoggedOptions, LoggedPool};
+use tierdb_log::LoggedPool;
 use tierdb_pmem::{MappedPool, Pool};
 use tierdb_slab::SlabStore;
 use tierdb_valuelog::ValueLog;
@@ -41,7 +41,7 @@ pub(crate) fn open(kind: EngineKind, mode: Mode, setup: &Setup) -> Result<Box<dy
     let emulated = if mode == Mode::Block { &setup.emulate_fast } else { &setup.emulate_flash };
     let dir = RealDir::open(at)?;
     let fresh = !at.join("pool.log").exists();
-    let options = logged_options(mode, setup);
+    let options = logged_layout(setup.memory, (mode == Mode::Block).then_some(setup.fast_bytes));
     let emulation = device(emulated.as_deref())?;
     let pool = if fresh {
         LoggedPool::create(dir, options, SEED, latch.clone(), meter.clone(), emulation)?
@@ -49,19 +49,6 @@ pub(crate) fn open(kind: EngineKind, mode: Mode, setup: &Setup) -> Result<Box<dy
         LoggedPool::open(dir, options, SEED, latch.clone(), meter.clone(), emulation)?
     };
     start(kind, mode, setup, pool, fresh, latch, meter)
-}
-
-/// The pool is half of the memory; the log, twice the pool and its table fit the fast tier.
-fn logged_options(mode: Mode, setup: &Setup) -> LoggedOptions {
-    let log_len = (setup.memory / 8).clamp(4 << 20, 256 << 20) / PAGE * PAGE;
-    let room =
-        if mode == Mode::Block { setup.fast_bytes.saturating_sub(log_len) / 65 * 32 } else { u64::MAX };
-    let pool_len = (setup.memory / 2).min(room) / PAGE * PAGE;
-    LoggedOptions {
-        log_len,
-        buffer_bytes: (log_len / 32 / PAGE * PAGE).clamp(PAGE, 1 << 20),
-        ..LoggedOptions::new(pool_len)
-    }
 }
 
 fn device(name: Option<&str>) -> Result<Option<Emulation>> {

@@ -51,8 +51,7 @@ pub fn rows(stats: &Stats) -> Vec<(&'static str, String)> {
     if !has(stats) {
         return Vec::new();
     }
-    let find = |name: &str| stats.counters.iter().find(|(known, _)| *known == name).map(|(_, count)| *count);
-    let count = |name: &str| find(name).unwrap_or(0);
+    let count = |name: &str| stats.counter(name).unwrap_or(0);
     let number = |name: &str| grouped(count(name));
     let size = |name: &str| ByteSize(count(name)).to_string();
     let reads = ["reads_cached", "reads_fast", "reads_flash"].map(count);
@@ -105,7 +104,7 @@ pub fn rows(stats: &Stats) -> Vec<(&'static str, String)> {
             format!("{} keys; {} copies dropped again", number("promoted_keys"), number("dropped_copies")),
         ),
     ];
-    let budget = match find("flash_budget_bytes_per_day") {
+    let budget = match stats.counter("flash_budget_bytes_per_day") {
         None => "none".into(),
         Some(_) => format!(
             "{} a day; {} spent, {} left now; {}, {} times so far",

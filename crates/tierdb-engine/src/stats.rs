@@ -121,6 +121,11 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// The engine's own counter `name`, if it has one.
+    pub fn counter(&self, name: &str) -> Option<u64> {
+        self.counters.iter().find(|(own, _)| *own == name).map(|(_, count)| *count)
+    }
+
     /// Bytes written to flash for each byte that callers wrote, or `None` before the first write.
     pub fn write_amplification(&self) -> Option<f64> {
         let written: u64 = self

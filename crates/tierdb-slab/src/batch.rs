@@ -112,7 +112,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         states.iter().for_each(|state| state.stage_retired(heap, &mut stage));
         let mut effects: Vec<(usize, &[u8], Effect)> = Vec::new();
         let mut changes = Vec::new();
-        let (mut room, mut need) = (true, Need::default());
+        let (mut room, mut missing, mut need) = (true, 0, Need::default());
         for (number, ops) in ops.iter().enumerate() {
             let state = &*states[number];
             for (key, value) in ops {
@@ -137,7 +137,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 let Some(written) = written else {
                     // Nothing more is taken, and what all of it needs is counted to the end.
                     room = false;
-                    changes.push((0, 0));
+                    missing += 1;
                     continue;
                 };
                 changes.push(written.commit);
@@ -151,8 +151,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     heap.give(&written.slots);
                 }
             }
-            if changes.len() > 1 {
-                need.add(0, REDO_BYTES * changes.len(), Purpose::Upkeep, heap.slabs.largest());
+            let count = changes.len() + missing;
+            if count > 1 {
+                need.add(0, REDO_BYTES * count, Purpose::Upkeep, heap.slabs.largest());
             }
             return Ok(Tried::NoRoom(need));
         };

@@ -56,6 +56,13 @@ struct Known {
     live: Option<HashSet<TableRecord>>,
 }
 
+impl Known {
+    /// Whether a removed range takes the version of `key` that was written with `seqno`.
+    fn removes(&self, key: &[u8], seqno: Seqno) -> bool {
+        self.removed.iter().any(|(range, by)| seqno < *by && range.contains(key))
+    }
+}
+
 /// Gives every version that can be read to `found`, in no order; of a fast tier without a header, nothing. Flash is not changed; on
 /// the fast tier, groups that were complete are installed, as an open does.
 ///
@@ -89,8 +96,7 @@ pub fn salvage<P: Pool, D: Dir>(
             entries.advance()?;
             let Some(entry) = entries.entry() else { break };
             report.entries += 1;
-            let removed = |(range, by): &(KeyRange, Seqno)| entry.seqno < *by && range.contains(entry.key);
-            if !known.removed.iter().any(removed) {
+            if !known.removes(entry.key, entry.seqno) {
                 let (key, value) = (entry.key.to_vec(), entry.value.map(<[u8]>::to_vec));
                 found(Salvaged { key, value, seqno: entry.seqno, sure: false })?;
             }
@@ -150,8 +156,7 @@ fn fast_tier<P: Pool>(
         known.live = None;
     }
     for (key, value, seqno) in versions {
-        let removed = |(range, by): &(KeyRange, Seqno)| seqno < *by && range.contains(&key);
-        if !known.removed.iter().any(removed) {
+        if !known.removes(&key, seqno) {
             found(Salvaged { key, value, seqno, sure: true })?;
         }
     }

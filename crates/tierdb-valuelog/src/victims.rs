@@ -29,7 +29,7 @@ const FRAME: usize = 16;
 /// Frames start at multiples of this.
 const UNIT: u64 = 32;
 /// The longest record that is kept.
-const LONGEST: usize = 32 << 10;
+pub const LONGEST: usize = 32 << 10;
 /// Words of a bucket.
 const WAYS: usize = 8;
 /// Bytes of the area for each word in DRAM, and the share of the memory budget that the words take at most.
@@ -147,7 +147,11 @@ impl<P: Pool> Victims<P> {
 
     /// Bytes of the fast tier that it may use now.
     pub fn bytes(&self) -> u64 {
-        if self.words.is_empty() { 0 } else { self.pages.unused().end - self.pages.unused().start }
+        if self.words.is_empty() {
+            return 0;
+        }
+        let area = self.pages.unused();
+        area.end - area.start
     }
 
     /// Bytes of DRAM in use.

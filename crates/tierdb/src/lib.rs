@@ -41,6 +41,7 @@ pub use config::{
 pub use db::Db;
 pub use entries::Entries;
 pub use repair::{REPORT_NAME, RepairReport, repair, verify_offline};
+pub use shape::logged_layout;
 pub use tierdb_base::{
     ByteSize, Error, ErrorKind, Location, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, Result, Seqno,
     TierRole, Uuid,

@@ -69,18 +69,36 @@ pub(crate) fn decide(config: &Config, room: &[u64], memory: u64, least_pool: u64
         Mode::Byte | Mode::Emulated => (whole_pages(smallest.saturating_sub(RESERVE)), 0),
         Mode::Block => {
             let tiers = room.len() as u64;
-            let capacity = smallest.saturating_mul(tiers);
-            let log_len = log_len(capacity, memory);
-            // The pool's image and table take 2 and 1/32 of it.
-            let room = capacity.saturating_sub(log_len + RESERVE * tiers) / 65 * 32;
-            (whole_pages((memory / POOL_MEMORY_SHARE).min(room)), log_len)
+            on_block_tiers(smallest.saturating_mul(tiers), RESERVE * tiers, memory)
         }
-        Mode::OneDirectory => {
-            let wanted = (memory / POOL_MEMORY_SHARE).min(smallest / POOL_CAPACITY_SHARE).max(least_pool);
-            (whole_pages(wanted), log_len(smallest, memory))
-        }
+        Mode::OneDirectory => beside_values(smallest, memory, least_pool),
     };
     Ok(Shape { engine: config.engine, mode, pool_len, log_len })
+}
+
+/// Lengths of a logged pool and its log on block tiers of `capacity` bytes in all, of which `reserve` are not theirs.
+fn on_block_tiers(capacity: u64, reserve: u64, memory: u64) -> (u64, u64) {
+    let log_len = log_len(capacity, memory);
+    // The pool's image and table take 2 and 1/32 of it.
+    let room = capacity.saturating_sub(log_len + reserve) / 65 * 32;
+    (whole_pages((memory / POOL_MEMORY_SHARE).min(room)), log_len)
+}
+
+/// The same where values have the same device.
+fn beside_values(capacity: u64, memory: u64, least_pool: u64) -> (u64, u64) {
+    let wanted = (memory / POOL_MEMORY_SHARE).min(capacity / POOL_CAPACITY_SHARE).max(least_pool);
+    (whole_pages(wanted), log_len(capacity, memory))
+}
+
+/// How a new store with `memory` bytes of DRAM lays out its logged pool, on a fast block tier of `fast` bytes, or where there is
+/// none, beside its values on one SSD with room for anything: for who opens an engine on its tiers without a
+/// [`Db`](crate::Db).
+pub fn logged_layout(memory: u64, fast: Option<u64>) -> LoggedOptions {
+    let (pool_len, log_len) = match fast {
+        Some(capacity) => on_block_tiers(capacity, RESERVE, memory),
+        None => beside_values(u64::MAX, memory, 0),
+    };
+    layout(pool_len, log_len)
 }
 
 /// What a mapped tier of `capacity` gives where there are several.
@@ -112,11 +130,15 @@ pub(crate) fn logged_bytes(shape: &Shape) -> u64 {
 
 /// How the logged pool of a store of this shape is laid out.
 pub(crate) fn logged_options(shape: &Shape) -> LoggedOptions {
+    layout(shape.pool_len, shape.log_len)
+}
+
+fn layout(pool_len: u64, log_len: u64) -> LoggedOptions {
     LoggedOptions {
-        log_len: shape.log_len,
-        buffer_bytes: whole_pages(shape.log_len / LOG_BLOCKS).clamp(PAGE, LOG_BUFFER_MAX),
-        image_capacity: shape.pool_len * 2,
-        ..LoggedOptions::new(shape.pool_len)
+        log_len,
+        buffer_bytes: whole_pages(log_len / LOG_BLOCKS).clamp(PAGE, LOG_BUFFER_MAX),
+        image_capacity: pool_len * 2,
+        ..LoggedOptions::new(pool_len)
     }
 }
 

@@ -64,7 +64,7 @@ fn a_slab_store_keeps_what_it_was_given_in_every_mode() {
 }
 
 fn counter(db: &Db, name: &str) -> Option<u64> {
-    db.stats().counters.iter().find(|(known, _)| *known == name).map(|(_, count)| *count)
+    db.stats().counter(name)
 }
 
 #[test]

@@ -53,10 +53,7 @@ fn a_copy_of_a_popular_key_lasts() {
         let rig = Rig::new(Sizes { memory: 1 << 10, ..Sizes::tiny() }, None);
         let world = rig.empty_world();
         let engine = rig.open(&world).expect("opens");
-        let counter = |engine: &dyn Engine, name: &str| {
-            let counters = engine.stats().counters;
-            counters.into_iter().find(|(of, _)| *of == name).expect("a counter").1
-        };
+        let counter = |engine: &dyn Engine, name: &str| engine.stats().counter(name).expect("a counter");
         for number in 0..40 {
             let key = format!("key{number:02}");
             engine.put(key.as_bytes(), &[7; 100], Durability::Durable).expect("room");

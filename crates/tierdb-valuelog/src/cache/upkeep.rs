@@ -10,6 +10,7 @@ use super::lists::{Lists, Node, Which};
 use super::policy::{Fate, Ghost};
 use super::table::Table;
 use super::{Cache, Cached, ScanRange, Slot};
+use crate::victims::LONGEST;
 
 /// A cached record of a scan range.
 #[derive(Clone, Debug)]
@@ -42,7 +43,7 @@ pub struct Upkeep {
     /// flash need not be written again: the words tell. The records are in memory until the caller drops
     /// them.
     pub rewrite: Vec<Vec<Member>>,
-    /// Records evicted, but for those that moved since they were read.
+    /// Records evicted that the second level may keep: not those that moved since they were read, nor long ones.
     pub gone: Vec<Gone>,
     /// Copies evicted.
     pub evicted: usize,
@@ -77,7 +78,11 @@ impl Gone {
     fn of(cached: &Cached) -> Option<Self> {
         let (word, filling) = cached.origin;
         let is_there = cached.word.load(Relaxed) == word;
-        is_there.then(|| Gone { word, filling, record: Arc::clone(&cached.record) })
+        (is_there && cached.record.len() <= LONGEST).then(|| Gone {
+            word,
+            filling,
+            record: Arc::clone(&cached.record),
+        })
     }
 }
 

@@ -63,9 +63,7 @@ fn ranges_that_are_scanned_come_to_lie_together() {
     assert!(scattered > u64::from(KEYS) * 3 / 4, "{scattered} reads when it lies scattered");
     let reads: Vec<u64> = (1..5).map(|round| scan_all(&*engine, round % 2 == 0)).collect();
     assert!(reads[3] * 8 < scattered, "{scattered} reads when it lies scattered, then {reads:?}");
-    let stats = engine.stats();
-    let rewritten =
-        stats.counters.iter().find(|(name, _)| *name == "rewritten_ranges").expect("it is counted").1;
+    let rewritten = engine.stats().counter("rewritten_ranges").expect("it is counted");
     assert!(rewritten > u64::from(KEYS / RANGE) / 2, "{rewritten} ranges");
     assert!(used(&*engine) < 3 * at_first, "{at_first} bytes of flash at first, then {}", used(&*engine));
 }

@@ -13,7 +13,7 @@ const KEYS: u64 = 1200;
 const OPERATIONS: u64 = 30_000;
 
 fn counter(engine: &dyn Engine, name: &str) -> u64 {
-    engine.stats().counters.iter().find(|(of, _)| *of == name).expect("it is counted").1
+    engine.stats().counter(name).expect("it is counted")
 }
 
 fn value(key: u64, version: u64) -> Vec<u8> {

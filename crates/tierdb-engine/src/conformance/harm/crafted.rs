@@ -68,8 +68,7 @@ impl<S: Sizes> Store<S> {
 
     /// One of its counters.
     pub fn counter(&self, name: &str) -> u64 {
-        let counters = self.engine.stats().counters;
-        counters.into_iter().find(|(of, _)| *of == name).expect("a counter").1
+        self.engine.stats().counter(name).expect("a counter")
     }
 
     /// The value of `key` is `value`.
