@@ -69,10 +69,12 @@ pub struct Knobs {
     pub partitions: Option<u32>,
     /// Bytes of a table on flash.
     pub table_bytes: Option<u64>,
+    /// The store is smaller than a configuration allows.
+    pub below_least: bool,
 }
 
 impl Knobs {
-    /// Whether some of them are an engine's own, which no configuration file sets.
+    /// Whether some of them are an engine's own, which no configuration file sets: the store is then opened below it.
     pub fn are_internal(&self) -> bool {
         self.batching.is_some()
             || self.metric.is_some()
@@ -81,6 +83,7 @@ impl Knobs {
             || self.tracked_pct.is_some()
             || self.partitions.is_some()
             || self.table_bytes.is_some()
+            || self.below_least
     }
 
     /// The directories on flash of a store in `dir`.

@@ -14,6 +14,7 @@ use crate::failure::Failure;
 use crate::keys::Distribution;
 use crate::knobs::{Metric, Pinned};
 use crate::phase::Phase;
+use crate::plan::LEAST_FAST;
 use crate::store::Systems;
 use clap::ValueEnum;
 
@@ -177,11 +178,9 @@ fn add(draft: &mut Draft<'_>, figure: Figure, name: &str) -> Result<(), Failure>
     Ok(())
 }
 
-/// A fast tier of a few keys is less than a configuration allows, so the store is opened below it.
+/// Slabs of a few keys are less than a configuration allows.
 fn own_sizes(case: &mut Case) {
-    if case.system.starts_with("slab") && case.setup.fast_bytes < 32 << 20 {
-        case.setup.knobs.choices = Some(8);
-    }
+    case.setup.knobs.below_least = case.system.starts_with("slab") && case.setup.fast_bytes < LEAST_FAST;
 }
 
 /// Single tiers, and several shares of NVM. Of an engine that keeps values on flash alone only the latter.
