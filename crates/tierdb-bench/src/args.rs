@@ -3,6 +3,7 @@
 use crate::keys::{Distribution, MIN_KEY_BYTES};
 use crate::paper::{prism, slab};
 use crate::store::Durability;
+use crate::tables::Comparison;
 use crate::values::Sizes;
 use crate::workload::Workload;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -58,6 +59,18 @@ pub enum Command {
   tierdb-bench paper slab table4 --dir /mnt/ssd/bench")]
     Paper(Paper),
 
+    /// Fill the tables that compare TierDB with its peers and with what it is meant to reach
+    ///
+    /// Runs every comparison: systems take turns, and each gets the same devices, memory and fast tier. Systems that this
+    /// program was not built with are left out, and named. What each comparison found is written when it ends, so that
+    /// nothing of it is lost if a later one is interrupted.
+    #[command(after_help = "Examples:
+  tierdb-peers tables --dir /mnt/ssd/bench --markdown docs/comparison.md --plots docs/plots --json tables
+  tierdb-peers tables --dir /mnt/ssd/bench --scale 0.25 --dry-run
+  tierdb-peers tables --dir /mnt/ssd/bench --only slab,limits --markdown docs/comparison.md
+  tierdb-bench tables --scale 0.01 --repeat 1")]
+    Tables(Tables),
+
     /// Draw the plots of a report that --json has written
     #[command(after_help = "Example:
   tierdb-bench plot ycsb.json plots/")]
@@ -69,6 +82,38 @@ pub enum Command {
     /// Run one case, given as JSON on standard input
     #[command(name = crate::child::SUBCOMMAND, hide = true)]
     Case,
+}
+
+/// `tables`.
+#[derive(Clone, Debug, Args)]
+pub struct Tables {
+    /// Only these comparisons (default: all)
+    #[arg(long, value_enum, value_name = "NAME", value_delimiter = ',')]
+    pub only: Option<Vec<Comparison>>,
+    /// How large: 1 is 4 million keys with values of 1 KiB, and proportionally less where a comparison takes fewer
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = positive)]
+    pub scale: f64,
+    /// Run every case N times; systems take turns, and medians are shown
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+    /// Length of each workload in seconds, after half as long a warm-up (default: 20 times the root of the scale)
+    #[arg(long, value_name = "S", value_parser = positive)]
+    pub seconds: Option<f64>,
+    /// Write the tables into FILE, each between marks of its own: what else stands in it stays
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+    /// Keep all that was measured in DIR as JSON, a file for each comparison
+    #[arg(long, value_name = "DIR")]
+    pub json: Option<PathBuf>,
+    /// Take what DIR has of an earlier run instead of measuring it again
+    #[arg(long, requires = "json")]
+    pub resume: bool,
+    /// Say what would run, and how long it would take
+    #[arg(long)]
+    pub dry_run: bool,
+    /// On what.
+    #[command(flatten)]
+    pub site: Site,
 }
 
 /// `paper`.
@@ -174,21 +219,38 @@ pub enum Keys {
     Uniform,
 }
 
-/// Where and how large.
+/// On what every command measures.
 #[derive(Clone, Debug, Args)]
-pub struct Place {
+pub struct Site {
     /// Directory on flash; stores are made below it and removed again
     #[arg(long, value_name = "DIR", default_value = "bench-data")]
     pub dir: PathBuf,
     /// Directory in shared memory that stands for a byte-addressable fast tier
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     pub fast_dir: PathBuf,
-    /// Directory on a fast block device (default: the flash directory)
-    #[arg(long, value_name = "DIR")]
-    pub block_dir: Option<PathBuf>,
     /// Device to imitate on the byte-addressable fast tier, or 'none'
     #[arg(long, value_name = "NAME", default_value = "optane-pmem")]
     pub emulate_fast: String,
+    /// Seed of every choice
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Read flash by itself for S seconds at each of seven depths before each round of cases, to say what it allows (0: not)
+    #[arg(long, value_name = "S", default_value_t = 0.25, value_parser = not_negative)]
+    pub reference: f64,
+    /// Write plots into DIR: throughput, latencies, and what else the command draws
+    #[arg(long, value_name = "DIR")]
+    pub plots: Option<PathBuf>,
+}
+
+/// Where and how large.
+#[derive(Clone, Debug, Args)]
+pub struct Place {
+    /// On what.
+    #[command(flatten)]
+    pub site: Site,
+    /// Directory on a fast block device (default: the flash directory)
+    #[arg(long, value_name = "DIR")]
+    pub block_dir: Option<PathBuf>,
     /// Device to imitate on the fast block device: optane-ssd, tlc, qlc or 'none'
     #[arg(long, value_name = "NAME", default_value = "none")]
     pub emulate_block: String,
@@ -208,21 +270,12 @@ pub struct Place {
     /// Run every case N times; systems take turns, and medians are shown
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
-    /// Seed of every choice
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
-    /// Read flash by itself for S seconds at each of seven depths before the first case, to say what it allows (0: not)
-    #[arg(long, value_name = "S", default_value_t = 0.25, value_parser = not_negative)]
-    pub reference: f64,
     /// Watch each store idle for S seconds after its last workload, and as long before to come to rest (0: not)
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = not_negative)]
     pub idle: f64,
     /// Do not close, kill and reopen the store at the end
     #[arg(long)]
     pub no_recovery: bool,
-    /// Write plots into DIR, as SVG and PNG: throughput, latencies, throughput over time
-    #[arg(long, value_name = "DIR")]
-    pub plots: Option<PathBuf>,
     /// Write all that was measured to FILE as JSON; '-' prints it instead of the table
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -314,6 +367,26 @@ fn not_negative(text: &str) -> Result<f64, String> {
 }
 
 impl Run {
+    /// `workload` on `system`, with `keys` keys and values of 1 KiB, and all else as the command line has it.
+    pub fn of(system: &[&str], workload: &[&str], keys: u64, place: Place) -> Self {
+        Run {
+            system: system.iter().map(|name| (*name).to_owned()).collect(),
+            workload: workload.iter().map(|name| (*name).to_owned()).collect(),
+            keys,
+            value_size: Some(Sizes::Fixed(1024)),
+            threads: vec![2],
+            durability: vec![Durability::Durable],
+            distribution: Keys::Scrambled,
+            theta: 0.99,
+            seconds: 10.0,
+            ops: None,
+            warmup: 2.0,
+            rate: None,
+            scan_entries: 100,
+            place,
+        }
+    }
+
     /// The distribution of the zipfian workloads.
     pub fn distribution(&self) -> Distribution {
         match self.distribution {

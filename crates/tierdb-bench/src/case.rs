@@ -94,6 +94,15 @@ pub struct Space {
     pub parts: Vec<(String, u64)>,
 }
 
+impl Space {
+    /// Bytes of the fast tier that index and HSIT take for each key, of a store that has them.
+    pub fn index_bytes_per_key(&self) -> Option<f64> {
+        let part = |name: &str| self.parts.iter().find(|(own, _)| own == name).map(|(_, bytes)| *bytes);
+        let bytes = part("fast: key index")? + part("fast: hsit")?;
+        Some(bytes as f64 / self.keys.max(1) as f64)
+    }
+}
+
 /// What a process that runs a case is asked for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

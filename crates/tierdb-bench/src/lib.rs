@@ -28,6 +28,7 @@ pub mod reference;
 pub mod report;
 pub mod store;
 pub mod table;
+pub mod tables;
 pub mod tally;
 mod tuned;
 pub mod values;
@@ -76,13 +77,14 @@ fn dispatch(cli: &Cli, systems: &Systems) -> Result<(), Failure> {
             if paper.place().json.as_deref() != Some(Path::new("-")) {
                 print(&view.text(&report))?;
             }
-            if let Some(dir) = &paper.place().plots {
+            if let Some(dir) = &paper.place().site.plots {
                 for plot in view.plots(&report) {
                     plots::write(dir, &plot, &table::heading(&report))?;
                 }
             }
             ended(report)
         }
+        Command::Tables(asked) => failed(tables::run(systems, asked, &|line| eprintln!("{line}"), &print)?),
         Command::Plot(plot) => {
             let text = std::fs::read_to_string(&plot.report)
                 .map_err(|e| Failure::io("cannot read", &plot.report, e))?;
@@ -108,12 +110,16 @@ fn finish(plan: plan::Plan, place: &Place) -> Result<(), Failure> {
 
 /// A run in which a case failed has failed.
 fn ended(report: Report) -> Result<(), Failure> {
-    if report.failures.is_empty() { Ok(()) } else { Err(Failure::Cases(report.failures)) }
+    failed(report.failures)
+}
+
+fn failed(failures: Vec<String>) -> Result<(), Failure> {
+    if failures.is_empty() { Ok(()) } else { Err(Failure::Cases(failures)) }
 }
 
 /// Prints `report`, and writes it and its plots where the command line says.
 fn deliver(report: &Report, place: &Place) -> Result<(), Failure> {
-    if let Some(dir) = &place.plots {
+    if let Some(dir) = &place.site.plots {
         plots::draw(report, dir)?;
     }
     let json = |path: &Path| {

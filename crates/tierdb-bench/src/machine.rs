@@ -53,6 +53,21 @@ impl Machine {
     }
 }
 
+impl Machine {
+    /// The day on which the run began, in UTC, as in `2026-11-22`.
+    pub fn day(&self) -> String {
+        // Years begin in March here, so that the day which leap years have more is their last (days of the proleptic
+        // Gregorian calendar, in eras of 400 years).
+        let days = self.at / 86_400 + 719_468;
+        let (era, day) = (days / 146_097, days % 146_097);
+        let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+        let day = day - (365 * year + year / 4 - year / 100);
+        let month = (5 * day + 2) / 153;
+        let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+        format!("{:04}-{month:02}-{day:02}", era * 400 + year + u64::from(month <= 2))
+    }
+}
+
 /// The file system and the device that `path` is on, or will be, as in `ext4 on /dev/sda1`.
 pub fn file_system(path: &Path) -> String {
     let path = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
@@ -93,6 +108,13 @@ mod tests {
     fn a_directory_that_is_not_there_yet_is_where_its_parent_is() {
         let here = file_system(Path::new("/"));
         assert_eq!(file_system(Path::new("/no/such/directory")), here);
+    }
+
+    #[test]
+    fn days_have_their_dates() {
+        let day = |at| Machine { at, ..Machine::default() }.day();
+        let days = [0, 951_782_400, 951_868_800, 1_767_225_599, 1_795_341_600].map(day);
+        assert_eq!(days, ["1970-01-01", "2000-02-29", "2000-03-01", "2025-12-31", "2026-11-22"]);
     }
 
     #[test]

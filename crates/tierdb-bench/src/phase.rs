@@ -79,6 +79,9 @@ pub struct Bed<'a> {
 pub struct Measured {
     /// The phase's name.
     pub name: String,
+    /// By how many threads.
+    #[serde(default)]
+    pub threads: usize,
     /// How keys were chosen.
     pub distribution: String,
     /// What its writes survived.
@@ -304,6 +307,7 @@ impl Before {
         let (hits, misses) = (counts.hits - self.counts.hits, counts.misses - self.counts.misses);
         Measured {
             name: phase.name.clone(),
+            threads: phase.threads,
             distribution: phase.keys.name(),
             durability: phase.durability.name().to_owned(),
             offered_rate: phase.rate,

@@ -8,7 +8,7 @@ use crate::keys::MIN_KEY_BYTES;
 use crate::knobs::Knobs;
 use crate::machine::{Machine, file_system};
 use crate::phase::{Limit, Phase};
-use crate::reference;
+use crate::reference::{self, Reference};
 use crate::report::{Repeated, Report, Settings};
 use crate::store::{Durability, Fast, Needs, Setup, System, Systems};
 use crate::table::grouped;
@@ -18,9 +18,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tierdb::ByteSize;
 
-/// The least memory and fast tier that TierDB works with.
-const LEAST_MEMORY: u64 = 16 << 20;
-const LEAST_FAST: u64 = 32 << 20;
+/// The least memory that TierDB works with.
+pub const LEAST_MEMORY: u64 = 16 << 20;
+/// The least fast tier that it works with.
+pub const LEAST_FAST: u64 = 32 << 20;
 
 /// Cases, and what is said about all of them.
 pub struct Plan {
@@ -30,7 +31,7 @@ pub struct Plan {
     pub cases: Vec<(String, Case)>,
     /// What is the same for all.
     pub settings: Settings,
-    /// The reference that is measured before the first case: where, how long at each depth, and what is imitated there.
+    /// The reference that is measured before each round of cases: where, how long at each depth, and what is imitated there.
     pub reference: Option<(PathBuf, Duration, Option<String>)>,
 }
 
@@ -76,9 +77,9 @@ pub fn of_run(systems: &Systems, run: &Run) -> Result<Plan, Failure> {
 
 /// The reference that `place` asks for.
 pub fn reference(place: &Place) -> Option<(PathBuf, Duration, Option<String>)> {
-    let own = place.dir.join(format!("tierdb-bench-{}-reference", std::process::id()));
+    let own = place.site.dir.join(format!("tierdb-bench-{}-reference", std::process::id()));
     let device = place.emulate_flash.clone().filter(|device| device != "none");
-    (place.reference > 0.0).then(|| (own, Duration::from_secs_f64(place.reference), device))
+    (place.site.reference > 0.0).then(|| (own, Duration::from_secs_f64(place.site.reference), device))
 }
 
 /// The sizes that `mixgraph` is defined with, where it is all that runs and none were asked for.
@@ -101,7 +102,7 @@ fn phase(run: &Run, workload: &Workload, threads: usize, durability: Durability)
         limit: run.ops.map_or(Limit::Seconds(run.seconds), Limit::Ops),
         rate: run.rate,
         scans: workload.scans(usize::from(run.scan_entries)),
-        seed: run.place.seed,
+        seed: run.place.site.seed,
     }
 }
 
@@ -110,21 +111,13 @@ fn phase(run: &Run, workload: &Workload, threads: usize, durability: Durability)
 /// # Errors
 /// As [`of_run`].
 pub fn of_first(systems: &Systems, first: &First) -> Result<Plan, Failure> {
+    let modes = ["tierdb-byte", "tierdb-block", "tierdb-ssd"];
     let run = Run {
-        system: ["tierdb-byte", "tierdb-block", "tierdb-ssd"].map(str::to_owned).to_vec(),
-        workload: ["put", "get"].map(str::to_owned).to_vec(),
-        keys: first.keys,
-        value_size: Some(Sizes::Fixed(1024)),
         threads: vec![1, 2, 4],
-        durability: vec![Durability::Durable],
         distribution: Keys::Uniform,
-        theta: 0.99,
         seconds: first.seconds,
-        ops: None,
         warmup: 1.0,
-        rate: None,
-        scan_entries: 1,
-        place: first.place.clone(),
+        ..Run::of(&modes, &["put", "get"], first.keys, first.place.clone())
     };
     let plan = of_run(systems, &run)?;
     Ok(Plan { title: "TierDB: first figures".to_owned(), ..plan })
@@ -150,9 +143,9 @@ pub fn bare_case(
 ) -> Case {
     let data_bytes = data_bytes(place, keys, sizes);
     let (fast, emulate_fast) = match system.fast() {
-        Fast::Memory => (place.fast_dir.clone(), &place.emulate_fast),
+        Fast::Memory => (place.site.fast_dir.clone(), &place.site.emulate_fast),
         Fast::Block | Fast::None => {
-            (place.block_dir.clone().unwrap_or_else(|| place.dir.clone()), &place.emulate_block)
+            (place.block_dir.clone().unwrap_or_else(|| place.site.dir.clone()), &place.emulate_block)
         }
     };
     // The process's number keeps two benchmarks apart that run at once.
@@ -163,7 +156,7 @@ pub fn bare_case(
         setup: Setup {
             fast_dir: fast.join(own("fast")),
             fast_bytes: fast_bytes(place),
-            flash_dir: place.dir.join(own("flash")),
+            flash_dir: place.site.dir.join(own("flash")),
             memory: memory(place),
             durability,
             emulate_fast: device(emulate_fast),
@@ -177,7 +170,7 @@ pub fn bare_case(
         threads: 1,
         load_durability: Durability::Grouped,
         phases: Vec::new(),
-        seed: place.seed,
+        seed: place.site.seed,
         recovery: !place.no_recovery,
         idle: place.idle,
     }
@@ -275,14 +268,14 @@ pub fn settings(
 ) -> Settings {
     let data_bytes = data_bytes(place, keys, sizes);
     let used: Vec<&dyn System> = names.iter().filter_map(|name| systems.named(name)).collect();
-    let mut places = vec![("flash".to_owned(), place.dir.clone())];
+    let mut places = vec![("flash".to_owned(), place.site.dir.clone())];
     let mut emulation = vec![format!("flash {}", flash_device(place))];
     if used.iter().any(|system| system.fast() == Fast::Memory) {
-        places.push(("fast tier, byte-addressable, EMULATED".to_owned(), place.fast_dir.clone()));
-        emulation.push(format!("byte-addressable fast tier {} (TierDB only)", place.emulate_fast));
+        places.push(("fast tier, byte-addressable, EMULATED".to_owned(), place.site.fast_dir.clone()));
+        emulation.push(format!("byte-addressable fast tier {} (TierDB only)", place.site.emulate_fast));
     }
     if used.iter().any(|system| system.fast() == Fast::Block) {
-        let dir = place.block_dir.clone().unwrap_or_else(|| place.dir.clone());
+        let dir = place.block_dir.clone().unwrap_or_else(|| place.site.dir.clone());
         places.push(("fast tier, block".to_owned(), dir));
         emulation.push(format!("fast block device {}", place.emulate_block));
     }
@@ -302,6 +295,7 @@ pub fn settings(
         repeats: place.repeat as usize,
         systems: used.iter().map(|system| (system.name().to_owned(), system.about().to_owned())).collect(),
         reference: None,
+        checksums: None,
     }
 }
 
@@ -310,15 +304,16 @@ pub fn settings(
 pub fn carry_out(plan: Plan, progress: &dyn Fn(&str)) -> Report {
     let machine = Machine::here();
     let mut settings = plan.settings;
-    if let Some((dir, each, device)) = &plan.reference {
-        progress("flash by itself");
-        settings.reference = Some(reference::measure(dir, *each, device.as_deref()));
-    }
     let mut cases: Vec<Repeated> =
         plan.cases.iter().map(|(label, _)| Repeated { label: label.clone(), runs: Vec::new() }).collect();
     let mut failures = Vec::new();
+    let mut references = Vec::new();
     let all = plan.cases.len() * settings.repeats;
     for repeat in 0..settings.repeats {
+        if let Some((dir, each, device)) = &plan.reference {
+            progress("flash by itself");
+            references.push(reference::measure(dir, *each, device.as_deref()));
+        }
         for (index, (label, case)) in plan.cases.iter().enumerate() {
             let number = repeat * plan.cases.len() + index + 1;
             let durability = case.setup.durability.name();
@@ -332,6 +327,7 @@ pub fn carry_out(plan: Plan, progress: &dyn Fn(&str)) -> Report {
             }
         }
     }
+    settings.reference = Reference::middle(&references);
     cases.retain(|case| !case.runs.is_empty());
     Report { title: plan.title, machine, settings, cases, failures }
 }

@@ -158,25 +158,35 @@ fn file_name(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect()
 }
 
-/// Writes `plot` into `dir`, with `notes` below it, as SVG and as PNG.
+/// Writes `plot` into `dir`, with `notes` below it, as SVG.
 ///
 /// # Errors
 /// `Io` where a file cannot be written.
-pub fn write(dir: &Path, plot: &Plot, notes: &[String]) -> Result<(), Failure> {
+pub fn write_svg(dir: &Path, plot: &Plot, notes: &[String]) -> Result<(), Failure> {
     static FONT_ONCE: Once = Once::new();
     FONT_ONCE.call_once(|| {
         // Were the font unreadable, drawing the first text would fail and say so.
         let _ = register_font(FONT, FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT);
     });
     std::fs::create_dir_all(dir).map_err(|e| Failure::io("cannot make the directory", dir, e))?;
-    let size = (WIDTH, PLOT_HEIGHT + NOTE_HEIGHT * (notes.len() as u32 + 1));
-
     let svg = dir.join(format!("{}.svg", plot.file));
     let mut text = String::new();
-    let drawn = plot.draw_on(&SVGBackend::with_string(&mut text, size).into_drawing_area(), notes);
+    let drawn = plot.draw_on(&SVGBackend::with_string(&mut text, size(notes)).into_drawing_area(), notes);
     drawn.map_err(|e| Failure::io("cannot draw", &svg, std::io::Error::other(e.to_string())))?;
-    std::fs::write(&svg, text).map_err(|e| Failure::io("cannot write", &svg, e))?;
+    std::fs::write(&svg, text).map_err(|e| Failure::io("cannot write", &svg, e))
+}
 
+fn size(notes: &[String]) -> (u32, u32) {
+    (WIDTH, PLOT_HEIGHT + NOTE_HEIGHT * (notes.len() as u32 + 1))
+}
+
+/// The same, as SVG and as PNG.
+///
+/// # Errors
+/// As [`write_svg`].
+pub fn write(dir: &Path, plot: &Plot, notes: &[String]) -> Result<(), Failure> {
+    write_svg(dir, plot, notes)?;
+    let size = size(notes);
     let path = dir.join(format!("{}.png", plot.file));
     let mut pixels = vec![0; (size.0 * size.1 * 3) as usize];
     let drawn = plot.draw_on(&BitMapBackend::with_buffer(&mut pixels, size).into_drawing_area(), notes);

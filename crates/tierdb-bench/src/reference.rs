@@ -1,8 +1,9 @@
 //! What flash does by itself, measured in the same run, and what that allows a store: the ceiling of its reads.
 
 use crate::phase::Measured;
-use crate::report::{Repeated, Report};
+use crate::report::{Repeated, Report, Spread};
 use crate::table::{grouped, micros};
+use crate::tally::Latency;
 use crate::workload::Op;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -16,7 +17,8 @@ const READ: usize = 4096;
 /// Bytes of the file that is read. A virtual disk may serve less than this from a cache of its host.
 const FILE: u64 = 512 << 20;
 const STEP: usize = 1 << 20;
-const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+/// Reads in flight, one measurement each.
+pub const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 const NAME: &str = "reference";
 
 /// Random reads of blocks with a number of them in flight.
@@ -97,20 +99,58 @@ impl Ceiling {
     }
 }
 
+/// The latencies of a phase that only reads, in a closed loop, and the share of reads that did not go to flash.
+fn reads_alone(phase: &Measured) -> Option<(&Latency, f64)> {
+    let [reads] = phase.latencies.as_slice() else { return None };
+    (reads.op == Op::Read && phase.offered_rate.is_none()).then_some((reads, phase.hit_ratio?))
+}
+
+/// The median latency of the reads of `phase` that did not go to flash, in microseconds: they are the fastest, so the
+/// middle one of them stands at half their share of all. `None` if there were none, or not only reads.
+pub fn hit_median(phase: &Measured) -> Option<f64> {
+    let (reads, hits) = reads_alone(phase)?;
+    (hits > 0.0).then(|| at_share(reads, hits / 2.0))
+}
+
+/// The same of those that went to flash: the slowest.
+pub fn miss_median(phase: &Measured) -> Option<f64> {
+    let (reads, hits) = reads_alone(phase)?;
+    (hits < 1.0).then(|| at_share(reads, (1.0 + hits) / 2.0))
+}
+
+/// The latency that this share of the operations took at most, between two steps of the distribution by proportion.
+fn at_share(latency: &Latency, share: f64) -> f64 {
+    let after = latency.cdf.iter().position(|(_, own)| *own >= share).unwrap_or(latency.cdf.len());
+    let (Some((us, own)), Some((before_us, before))) =
+        (latency.cdf.get(after), after.checked_sub(1).and_then(|before| latency.cdf.get(before)))
+    else {
+        return latency.cdf.get(after).or(latency.cdf.last()).map_or(0.0, |(us, _)| *us);
+    };
+    before_us + (us - before_us) * (share - before) / (own - before).max(1e-12)
+}
+
 impl Reference {
-    /// The ceiling of a closed loop of `threads` threads that read; `None` for other phases.
-    pub fn ceiling(&self, phase: &Measured, threads: usize) -> Option<Ceiling> {
-        let [reads] = phase.latencies.as_slice() else { return None };
-        if reads.op != Op::Read || phase.offered_rate.is_some() {
-            return None;
+    /// The middle of several measurements, by depth; `None` if there are none.
+    pub fn middle(all: &[Reference]) -> Option<Self> {
+        let mut middle = all.iter().find(|own| own.refused.is_none()).or(all.first())?.clone();
+        for (index, depth) in middle.depths.iter_mut().enumerate() {
+            let of = |get: fn(&Depth) -> f64| {
+                let figures = all.iter().filter_map(|own| own.depths.get(index)).map(get);
+                Spread::of(figures).map_or(0.0, |spread| spread.median)
+            };
+            depth.per_second = of(|own| own.per_second);
+            depth.median_us = of(|own| own.median_us);
+            depth.p99_us = of(|own| own.p99_us);
         }
-        let misses = 1.0 - phase.hit_ratio?;
+        Some(middle)
+    }
+
+    /// The ceiling of a closed loop that only reads; `None` for other phases.
+    pub fn ceiling(&self, phase: &Measured) -> Option<Ceiling> {
+        let misses = 1.0 - reads_alone(phase)?.1;
         let alone = self.depths.first()?;
         let device_us = alone.median_us.max(self.emulated_us.unwrap_or(0.0));
-        // Hits are the fastest: the middle one of them stands at half their share of all.
-        let middle = (1.0 - misses) / 2.0;
-        let hit_us = reads.cdf.iter().find(|(_, share)| *share >= middle).map_or(0.0, |(us, _)| *us);
-        let hit_us = if misses >= 1.0 { 0.0 } else { hit_us };
+        let (hit_us, threads) = (hit_median(phase).unwrap_or(0.0), phase.threads);
         let at_depth = self.depths.iter().find(|own| own.depth >= threads).or(self.depths.last())?;
         Some(Ceiling {
             misses,
@@ -144,7 +184,7 @@ pub fn text(report: &Report, case: &Repeated) -> String {
     let Some(reference) = &report.settings.reference else { return out };
     let first = case.first();
     for phase in &first.phases {
-        let Some(ceiling) = reference.ceiling(phase, first.threads) else { continue };
+        let Some(ceiling) = reference.ceiling(phase) else { continue };
         let _ = writeln!(
             out,
             "  ceiling, {}: {} ops/s ({:.0} % misses of {} us, hits of {} us, {} threads: {}; device: {}); {:.0} % of it \
@@ -154,7 +194,7 @@ pub fn text(report: &Report, case: &Repeated) -> String {
             ceiling.misses * 100.0,
             micros(ceiling.device_us),
             micros(ceiling.hit_us),
-            first.threads,
+            phase.threads,
             grouped(ceiling.by_latency as u64),
             grouped(ceiling.by_device.min(1e12) as u64),
             phase.rate / ceiling.rate() * 100.0,
@@ -167,9 +207,8 @@ pub fn text(report: &Report, case: &Repeated) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tally::Latency;
 
-    fn reads(cdf: Vec<(f64, f64)>, hits: f64) -> Measured {
+    fn reads(threads: usize, cdf: Vec<(f64, f64)>, hits: f64) -> Measured {
         let latency = Latency {
             op: Op::Read,
             count: 1,
@@ -180,7 +219,7 @@ mod tests {
             max_us: 0.0,
             cdf,
         };
-        Measured { latencies: vec![latency], hit_ratio: Some(hits), ..Measured::default() }
+        Measured { threads, latencies: vec![latency], hit_ratio: Some(hits), ..Measured::default() }
     }
 
     fn reference(emulated_us: Option<f64>) -> Reference {
@@ -191,26 +230,39 @@ mod tests {
 
     #[test]
     fn the_ceiling_is_of_latency_or_of_the_device() {
-        let phase = reads(vec![(1.0, 0.1), (2.0, 0.3), (3.0, 0.5), (200.0, 1.0)], 0.5);
-        let ceiling = reference(None).ceiling(&phase, 4).expect("reads");
+        let mut phase = reads(4, vec![(1.0, 0.1), (2.0, 0.25), (3.0, 0.5), (200.0, 1.0)], 0.5);
+        assert_eq!((hit_median(&phase), miss_median(&phase)), (Some(2.0), Some(101.5)), "between two steps");
+        let ceiling = reference(None).ceiling(&phase).expect("reads");
         // Half of the reads take 100 us, and half 2 us, which is where a quarter of all are done.
         assert!((ceiling.by_latency - 4e6 / 51.0).abs() < 1.0, "{ceiling:?}");
         // The device takes 30,000 with four in flight, which are half of all.
         assert!((ceiling.rate() - 60_000.0).abs() < 1.0, "{ceiling:?}");
-        let slow = reference(Some(400.0)).ceiling(&phase, 2).expect("reads");
+        phase.threads = 2;
+        let slow = reference(Some(400.0)).ceiling(&phase).expect("reads");
         assert!((slow.rate() - 2e6 / 201.0).abs() < 1.0, "an imitated device is at least so slow: {slow:?}");
-        let hits = reference(None).ceiling(&reads(vec![(1.0, 0.6), (2.0, 1.0)], 1.0), 2).expect("reads");
+        let hits = reference(None).ceiling(&reads(2, vec![(1.0, 0.5), (2.0, 1.0)], 1.0)).expect("reads");
         assert!((hits.rate() - 2e6).abs() < 1.0, "without misses the device is in nobody's way: {hits:?}");
     }
 
     #[test]
+    fn of_several_measurements_the_middle_counts_at_each_depth() {
+        let mut all = vec![reference(None), reference(None), reference(None)];
+        all[0].depths[0].median_us = 10.0;
+        all[1].depths[0].median_us = 20.0;
+        all[2] = Reference { depths: Vec::new(), emulated_us: None, refused: Some("full".to_owned()) };
+        let middle = Reference::middle(&all).expect("some");
+        assert_eq!((middle.depths[0].median_us, middle.depths[1].median_us), (15.0, 120.0));
+        assert_eq!(Reference::middle(&[]), None);
+    }
+
+    #[test]
     fn phases_that_write_have_none() {
-        let mut phase = reads(vec![(1.0, 1.0)], 1.0);
+        let mut phase = reads(1, vec![(1.0, 1.0)], 1.0);
         phase.latencies[0].op = Op::Update;
-        assert_eq!(reference(None).ceiling(&phase, 1), None);
+        assert_eq!(reference(None).ceiling(&phase), None);
         phase.latencies[0].op = Op::Read;
         phase.offered_rate = Some(5.0);
-        assert_eq!(reference(None).ceiling(&phase, 1), None);
+        assert_eq!(reference(None).ceiling(&phase), None);
     }
 
     #[test]

@@ -185,6 +185,75 @@ fn mixgraph_is_measured_and_drawn() {
     }
 }
 
+#[test]
+fn the_tables_are_filled_and_one_of_them_again() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let below = |name: &str| dir.path().join(name);
+    std::fs::create_dir(below("stores")).expect("directory");
+    let tables = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_tierdb-bench"))
+            .args(["tables", "--scale", "0.0004", "--seconds", "0.04", "--reference", "0"])
+            .args(["--dir".as_ref(), below("stores").as_os_str()])
+            .args(["--fast-dir".as_ref(), below("stores").as_os_str()])
+            .args(["--markdown".as_ref(), below("tables.md").as_os_str()])
+            .args(["--plots".as_ref(), below("plots").as_os_str()])
+            .args(["--json".as_ref(), below("json").as_os_str()])
+            .args(args)
+            .output()
+            .expect("the command runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{args:?}: {said}");
+        (said, String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (_, forecast) = tables(&["--dry-run"]);
+    let comparisons = [
+        "two-tiers",
+        "one-ssd-sync",
+        "embedded-sync",
+        "one-ssd-grouped",
+        "writes",
+        "limits",
+        "recovery",
+        "slab",
+    ];
+    for name in comparisons {
+        assert!(forecast.lines().any(|line| line.starts_with(name) && line.contains("about")), "{forecast}");
+    }
+    assert!(forecast.contains("without fjall, redb, lmdb"), "{forecast}");
+    assert!(!below("tables.md").exists(), "a dry run writes nothing");
+    tables(&["--repeat", "1"]);
+    let text = || std::fs::read_to_string(below("tables.md")).expect("tables");
+    let all = text();
+    for (name, row) in [
+        ("two-tiers", "| tierdb-byte, K ops/s |"),
+        ("one-ssd-sync", "| | load, 1 thread | load, 4 | load, 16 | A, 1 thread | A, 4 | A, 16 |"),
+        ("embedded-sync", "| tierdb-ssd, K ops/s |"),
+        ("one-ssd-grouped", "| tierdb-ssd, p99 of reads, us |"),
+        ("writes", "### Flash of twice the data"),
+        ("limits", "| checksums of a put |"),
+        ("recovery", "| tierdb-byte: open after kill -9 |"),
+        ("slab", "### Zipfian over the keys"),
+    ] {
+        let section = all.split_once(&format!("<!-- {name} -->")).map(|(_, rest)| rest).expect(name);
+        let section = section.split_once(&format!("<!-- end of {name} -->")).expect(name).0;
+        assert!(section.lines().any(|line| line.starts_with(row)), "{name}: {section}");
+        assert!(section.contains("EMULATED") || section.contains("one plain SSD"), "{name}: {section}");
+        assert!(below("json").join(format!("{name}.json")).exists(), "{name}");
+    }
+    for plot in ["two-tiers-1", "two-tiers-latency-2", "slab-1", "one-ssd-sync-1"] {
+        assert!(all.contains(&format!("](plots/{plot}.svg)")), "{plot}");
+        assert!(below("plots").join(format!("{plot}.svg")).exists(), "{plot}");
+    }
+    let (said, _) = tables(&["--only", "writes", "--repeat", "2"]);
+    assert!(said.contains("writes: 4 of 4"), "{said}");
+    let section = |text: &str| text.split_once("<!-- writes -->").map(|(before, _)| before.to_owned());
+    assert_eq!(section(&text()), section(&all), "what stands before it is as it was");
+    assert_ne!(text(), all);
+    let (said, again) = tables(&["--resume", "--repeat", "1"]);
+    assert!(!said.contains(" of ") && again.contains("## Limits"), "nothing is measured again: {said}");
+    assert_eq!(std::fs::read_dir(below("stores")).expect("directory").count(), 0, "stores are removed");
+}
+
 /// Runs every figure of a paper, tiny, and returns what each says.
 fn figures(paper: &str, figures: &[&str], keys: &str) -> Vec<String> {
     let run = |figure: &&str| {

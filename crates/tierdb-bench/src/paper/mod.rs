@@ -140,7 +140,7 @@ impl<'a> Draft<'a> {
             rate: None,
             // Of 50 entries on average.
             scans: workload.scans(100),
-            seed: self.asked.seed,
+            seed: self.asked.site.seed,
         }
     }
 

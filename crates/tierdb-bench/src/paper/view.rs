@@ -115,11 +115,7 @@ impl Column {
         let spread = match self {
             Column::Cost => return case.label.split('$').nth(1)?.split('/').next()?.parse().ok(),
             Column::Relative => return None,
-            Column::KeyBytes => case.figure(|run| {
-                let part = |name: &str| run.space.parts.iter().find(|(own, _)| own == name).map(|own| own.1);
-                let bytes = part("fast: key index")? + part("fast: hsit")?;
-                Some(bytes as f64 / run.space.keys.max(1) as f64)
-            }),
+            Column::KeyBytes => case.figure(|run| run.space.index_bytes_per_key()),
             Column::Open => case.figure(|run| run.open_seconds),
             Column::Recovery => case.figure(|run| run.recover_seconds),
             Column::RecoveryPerMillion => {

@@ -1,0 +1,309 @@
+//! What each comparison runs: which systems, on what, for how long.
+//!
+//! All systems of a comparison get the same keys, devices, memory and fast tier, and take turns. Sizes are those of
+//! 4 million keys with values of 1 KiB where the scale is 1.
+
+use crate::args::{Keys, Place, Run, Tables};
+use crate::failure::Failure;
+use crate::keys::MIN_KEY_BYTES;
+use crate::phase::{Limit, Phase};
+use crate::plan::{self, LEAST_FAST, LEAST_MEMORY, Plan};
+use crate::store::{Durability, Systems};
+use crate::values::Sizes;
+use clap::ValueEnum;
+use tierdb::ByteSize;
+
+/// The distributions of keys that are compared, and how tables call them.
+pub(super) const DISTRIBUTIONS: [(&str, Keys); 2] =
+    [("scrambled zipfian", Keys::Scrambled), ("zipfian over the keys", Keys::Zipfian)];
+/// What is measured of the limits, each with a store of its own.
+pub(super) const HITS: &str = "all in memory";
+pub(super) const MISSES: &str = "little in memory";
+pub(super) const BUSY: &str = "a fifth in memory";
+pub(super) const UPDATES: &str = "updates";
+/// What there is of flash where writes are counted.
+pub(super) const ROOM: &str = "room for all";
+pub(super) const TIGHT: &str = "flash of twice the data";
+/// The second phase of C where two are run.
+pub(super) const MORE_THREADS: &str = "c, 4 threads";
+
+const VALUE: u64 = 1024;
+
+/// A comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Comparison {
+    /// valuelog and RocksDB over a fast tier and flash, YCSB A to F
+    TwoTiers,
+    /// valuelog and RocksDB on one SSD, every write synced, 1 to 16 threads
+    OneSsdSync,
+    /// valuelog, fjall, redb and LMDB on one SSD, every write synced
+    EmbeddedSync,
+    /// valuelog and all peers on one SSD, writes grouped
+    OneSsdGrouped,
+    /// Bytes written to flash for each byte of uniform updates
+    Writes,
+    /// Latency of hits and misses, share of the device, checksums, idling
+    Limits,
+    /// Times to open, and space of the index
+    Recovery,
+    /// slab and RocksDB over a fast tier and flash, YCSB A to F
+    Slab,
+}
+
+/// What a comparison runs.
+pub struct Draft {
+    /// The runs.
+    pub plan: Plan,
+    /// Systems that it would have had too.
+    pub absent: Vec<String>,
+}
+
+/// Cases as they are put together.
+struct Desk<'a> {
+    systems: &'a Systems,
+    asked: &'a Tables,
+    /// Labels, and what is run under each.
+    runs: Vec<(&'static str, Run)>,
+    absent: Vec<String>,
+}
+
+impl Desk<'_> {
+    /// As many keys as the scale makes of `keys`.
+    fn keys(&self, keys: u64) -> u64 {
+        ((keys as f64 * self.asked.scale) as u64).max(1000)
+    }
+
+    fn data(keys: u64) -> u64 {
+        keys * (MIN_KEY_BYTES as u64 + VALUE)
+    }
+
+    /// A store with this memory and fast tier; without them they are settled as for any run.
+    fn place(&self, memory: Option<u64>, fast: Option<u64>) -> Place {
+        Place {
+            site: self.asked.site.clone(),
+            block_dir: None,
+            emulate_block: "none".to_owned(),
+            emulate_flash: None,
+            key_size: Some(MIN_KEY_BYTES),
+            memory: memory.map(|bytes| ByteSize(bytes.max(LEAST_MEMORY))),
+            fast_capacity: fast.map(|bytes| ByteSize(bytes.max(LEAST_FAST))),
+            repeat: self.asked.repeat,
+            idle: 0.0,
+            no_recovery: true,
+            json: None,
+        }
+    }
+
+    /// Memory and fast tier of these percentages of `keys` keys.
+    fn shares(&self, keys: u64, memory: u64, fast: u64) -> Place {
+        let share = |percent: u64| Some(Self::data(keys) / 100 * percent);
+        self.place(share(memory), share(fast))
+    }
+
+    /// Adds `workload` on those of `system` that are there.
+    fn add(
+        &mut self,
+        label: &'static str,
+        system: &[&str],
+        workload: &[&str],
+        keys: u64,
+        place: Place,
+    ) -> &mut Run {
+        let (here, absent): (Vec<&str>, Vec<&str>) =
+            system.iter().partition(|name| self.systems.named(name).is_some());
+        for name in absent {
+            if !self.absent.iter().any(|own| own == name) {
+                self.absent.push(name.to_owned());
+            }
+        }
+        let seconds = self.asked.seconds.unwrap_or(20.0 * self.asked.scale.sqrt());
+        let run = Run { seconds, warmup: seconds / 2.0, ..Run::of(&here, workload, keys, place) };
+        self.runs.push((label, run));
+        let last = self.runs.len() - 1;
+        &mut self.runs[last].1
+    }
+
+    fn finish(self, comparison: Comparison) -> Result<Draft, Failure> {
+        let mut whole: Option<Plan> = None;
+        for (label, run) in &self.runs {
+            let mut plan = plan::of_run(self.systems, run)?;
+            plan.cases.iter_mut().for_each(|(own, _)| (*label).clone_into(own));
+            match &mut whole {
+                None => whole = Some(plan),
+                Some(whole) => {
+                    whole.cases.extend(plan.cases);
+                    let more = plan.settings.systems;
+                    let known = |name: &String| whole.settings.systems.iter().any(|(own, _)| own == name);
+                    let more: Vec<_> = more.into_iter().filter(|(name, _)| !known(name)).collect();
+                    whole.settings.systems.extend(more);
+                }
+            }
+        }
+        let mut plan =
+            whole.ok_or_else(|| Failure::Invalid(format!("nothing to run for {}", comparison.name())))?;
+        let Tables { scale, repeat, seconds, .. } = self.asked;
+        let seconds = seconds.map_or(String::new(), |seconds| format!(" --seconds {seconds}"));
+        let program = std::env::args().next().unwrap_or_default();
+        let program = program.rsplit('/').next().unwrap_or_default();
+        plan.title = format!(
+            "{}: {program} tables --only {} --scale {scale} --repeat {repeat}{seconds}",
+            comparison.title(),
+            comparison.name()
+        );
+        Ok(Draft { plan, absent: self.absent })
+    }
+}
+
+impl Comparison {
+    /// Every comparison, the longest last.
+    pub const ALL: [Comparison; 8] = [
+        Comparison::Recovery,
+        Comparison::Limits,
+        Comparison::OneSsdSync,
+        Comparison::EmbeddedSync,
+        Comparison::TwoTiers,
+        Comparison::Slab,
+        Comparison::Writes,
+        Comparison::OneSsdGrouped,
+    ];
+
+    /// Its name on the command line and in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Comparison::TwoTiers => "two-tiers",
+            Comparison::OneSsdSync => "one-ssd-sync",
+            Comparison::EmbeddedSync => "embedded-sync",
+            Comparison::OneSsdGrouped => "one-ssd-grouped",
+            Comparison::Writes => "writes",
+            Comparison::Limits => "limits",
+            Comparison::Recovery => "recovery",
+            Comparison::Slab => "slab",
+        }
+    }
+
+    /// What it is, in a line.
+    pub fn title(self) -> &'static str {
+        match self {
+            Comparison::TwoTiers => "Two tiers: valuelog beside RocksDB",
+            Comparison::OneSsdSync => "One SSD, every write synced: valuelog beside RocksDB",
+            Comparison::EmbeddedSync => {
+                "One SSD, every write synced, 4 threads: valuelog beside fjall, redb, LMDB"
+            }
+            Comparison::OneSsdGrouped => "One SSD, writes grouped, 2 threads: valuelog beside all peers",
+            Comparison::Writes => "Bytes written to flash: uniform updates",
+            Comparison::Limits => "Limits of one machine",
+            Comparison::Recovery => "Recovery, and space of the index",
+            Comparison::Slab => "Two tiers, 1 : 5, memory 10 %: slab beside RocksDB",
+        }
+    }
+
+    /// What it runs on those of `systems` that it asks for.
+    ///
+    /// # Errors
+    /// `Invalid` for sizes that cannot hold the keys.
+    pub fn draft(self, systems: &Systems, asked: &Tables) -> Result<Draft, Failure> {
+        let mut desk = Desk { systems, asked, runs: Vec::new(), absent: Vec::new() };
+        match self {
+            Comparison::TwoTiers => {
+                let keys = desk.keys(4_000_000);
+                let place = desk.shares(keys, 20, 20);
+                for (label, distribution) in DISTRIBUTIONS {
+                    let both = ["tierdb-byte", "rocksdb-tiers"];
+                    let workloads = ["a", "b", "c", "f", "d", "e"];
+                    desk.add(label, &both, &workloads, keys, place.clone()).distribution = distribution;
+                    desk.add(label, &["rocksdb-fast"], &["a", "b", "c", "d"], keys, place.clone())
+                        .distribution = distribution;
+                }
+            }
+            Comparison::OneSsdSync => {
+                let (keys, place) = (desk.keys(400_000), desk.place(None, None));
+                desk.add("", &["tierdb-ssd", "rocksdb"], &["load", "a"], keys, place).threads =
+                    vec![1, 4, 16];
+            }
+            Comparison::EmbeddedSync => {
+                let (keys, place) = (desk.keys(100_000), desk.place(None, None));
+                desk.add("", &["tierdb-ssd", "fjall", "redb", "lmdb"], &["a"], keys, place).threads = vec![4];
+            }
+            Comparison::OneSsdGrouped => {
+                let (keys, place) = (desk.keys(4_000_000), desk.place(None, None));
+                let all = ["tierdb-ssd", "rocksdb", "fjall", "redb", "lmdb"];
+                desk.add("", &all, &["a", "b", "c", "d", "e"], keys, place).durability =
+                    vec![Durability::Grouped];
+            }
+            Comparison::Writes => {
+                let keys = desk.keys(4_000_000);
+                let place = desk.shares(keys, 20, 20);
+                desk.add(ROOM, &["tierdb-byte", "rocksdb-tiers"], &["put"], keys, place.clone());
+                desk.add(TIGHT, &["tierdb-byte"], &["put"], keys, place);
+            }
+            Comparison::Limits => limits(&mut desk),
+            Comparison::Recovery => {
+                let place = Place { no_recovery: false, ..desk.place(None, None) };
+                let systems = ["tierdb-byte", "tierdb-ssd", "slab-byte"];
+                let keys = desk.keys(4_000_000);
+                let run = desk.add("", &systems, &[], keys, place);
+                run.value_size = Some(Sizes::Fixed(100));
+            }
+            Comparison::Slab => {
+                let keys = desk.keys(4_000_000);
+                let place = desk.shares(keys, 10, 20);
+                for (label, distribution) in DISTRIBUTIONS {
+                    let systems = ["slab-byte", "rocksdb-tiers"];
+                    desk.add(label, &systems, &["a", "b", "c", "f", "d", "e"], keys, place.clone())
+                        .distribution = distribution;
+                }
+            }
+        }
+        let mut draft = desk.finish(self)?;
+        match self {
+            Comparison::TwoTiers => repeat_c(&mut draft.plan),
+            Comparison::Writes => count_updates(&mut draft.plan),
+            _ => {}
+        }
+        Ok(draft)
+    }
+}
+
+fn limits(desk: &mut Desk<'_>) {
+    let keys = desk.keys(1_000_000);
+    let data = Desk::data(keys);
+    let ours = ["tierdb-byte"];
+    let run = desk.add(HITS, &ours, &["c"], keys, desk.place(Some(2 * data), None));
+    (run.threads, run.distribution) = (vec![1], Keys::Zipfian);
+    // A fast tier with room for the index alone keeps no values that memory gives up.
+    let least = desk.systems.named(ours[0]).map(|system| system.needs(keys, MIN_KEY_BYTES).fast_bytes);
+    let place = desk.place(Some(LEAST_MEMORY), Some(least.unwrap_or(0) / 4 * 5));
+    desk.add(MISSES, &ours, &["get"], keys, place).threads = vec![1];
+    let place = desk.shares(keys, 20, 20);
+    desk.add(BUSY, &ours, &["c"], keys, place.clone()).threads = vec![16];
+    let idle = desk.asked.seconds.unwrap_or(5.0).min(5.0);
+    let place = Place { idle, ..place };
+    desk.add(UPDATES, &["tierdb-byte", "tierdb-ssd", "slab-byte", "slab-ssd"], &["put"], keys, place);
+}
+
+/// C once more behind the first, by 4 threads, on systems that run everything.
+fn repeat_c(plan: &mut Plan) {
+    for (_, case) in &mut plan.cases {
+        let whole = case.phases.iter().any(|phase| phase.name == "f");
+        if let Some(c) = case.phases.iter().position(|phase| phase.name == "c").filter(|_| whole) {
+            let more = Phase { name: MORE_THREADS.to_owned(), threads: 4, ..case.phases[c].clone() };
+            case.phases.insert(c + 1, more);
+        }
+    }
+}
+
+/// As many updates as there are keys, after half as many that overwrite what the load left in order.
+fn count_updates(plan: &mut Plan) {
+    for (label, case) in &mut plan.cases {
+        for phase in &mut case.phases {
+            phase.warmup = Some(Limit::Ops(case.setup.keys / 2));
+            phase.limit = Limit::Ops(case.setup.keys);
+        }
+        if label == TIGHT {
+            case.setup.knobs.flash_bytes = Some((2 * case.setup.data_bytes).max(LEAST_FLASH));
+        }
+    }
+}
+
+/// The least flash that values are collected in.
+const LEAST_FLASH: u64 = 64 << 20;

@@ -1,0 +1,228 @@
+//! What each comparison shows, and what it is meant to reach.
+
+use super::compare::{Comparison, DISTRIBUTIONS, MORE_THREADS, ROOM, TIGHT};
+use super::grid::{Column, Grid, Row, Target};
+use crate::plots::{Plot, Series, Shape};
+use crate::report::Report;
+use crate::workload::Op;
+
+const READS: &[&str] = &["B", "C", "D"];
+const MIXED: &[&str] = &["A", "F"];
+const C_4: &str = "C, 4 threads";
+
+/// Columns of phases of one case.
+fn columns(heads: &[(&'static str, &'static str)]) -> Vec<Column> {
+    heads.iter().map(|(head, phase)| Column { head, threads: None, phase }).collect()
+}
+
+fn targets(all: &[(Row, &'static [&'static str], f64)]) -> Vec<Target> {
+    all.iter().map(|(row, heads, at)| Target { row: *row, heads, at: *at }).collect()
+}
+
+impl Comparison {
+    /// Its tables; those of limits and of recovery are of another kind.
+    pub fn grids(self) -> Vec<Grid> {
+        let [scrambled, zipfian] = DISTRIBUTIONS.map(|(label, _)| label);
+        match self {
+            Comparison::TwoTiers => {
+                vec![two_tiers(scrambled, 3.0, 2.0), two_tiers(zipfian, 4.0, 3.0)]
+            }
+            Comparison::OneSsdSync => vec![synced()],
+            Comparison::EmbeddedSync => {
+                let peers: &[&str] = &["fjall", "redb", "lmdb"];
+                vec![Grid {
+                    label: "",
+                    ours: "tierdb-ssd",
+                    peers,
+                    columns: columns(&[("A", "a")]),
+                    targets: peers
+                        .iter()
+                        .flat_map(|peer| targets(&[(Row::Times(peer), &["A"], 1.0)]))
+                        .collect(),
+                }]
+            }
+            Comparison::OneSsdGrouped => vec![grouped()],
+            Comparison::Writes => {
+                let grid = |label, peers| Grid {
+                    label,
+                    ours: "tierdb-byte",
+                    peers,
+                    columns: columns(&[("updates", "put")]),
+                    targets: targets(&[(Row::Written("tierdb-byte"), &["updates"], 1.3)]),
+                };
+                vec![grid(ROOM, &["rocksdb-tiers"]), grid(TIGHT, &[])]
+            }
+            Comparison::Limits | Comparison::Recovery => Vec::new(),
+            Comparison::Slab => vec![slab(scrambled, false), slab(zipfian, true)],
+        }
+    }
+
+    /// Its plots: throughput as bars for each table, and for two tiers latencies of C.
+    pub fn plots(self, report: &Report) -> Vec<Plot> {
+        let mut plots: Vec<Plot> = (self.grids().iter())
+            .filter(|grid| grid.columns.len() > 1)
+            .enumerate()
+            .map(|(number, grid)| bars(self, grid, number, report))
+            .collect();
+        if self == Comparison::TwoTiers {
+            plots.extend(
+                self.grids().iter().enumerate().map(|(number, grid)| latencies(grid, number, report)),
+            );
+        }
+        plots.retain(|plot| !plot.series.is_empty());
+        plots
+    }
+}
+
+/// valuelog and RocksDB over two tiers; what A and F, and what B, C and D are to reach depends on the distribution.
+fn two_tiers(label: &'static str, mixed: f64, reads: f64) -> Grid {
+    const OURS: &str = "tierdb-byte";
+    const PEER: &str = "rocksdb-tiers";
+    Grid {
+        label,
+        ours: OURS,
+        peers: &[PEER, "rocksdb-fast"],
+        columns: columns(&[
+            ("load, grouped", "load"),
+            ("A", "a"),
+            ("B", "b"),
+            ("C", "c"),
+            (C_4, MORE_THREADS),
+            ("D", "d"),
+            ("E", "e"),
+            ("F", "f"),
+        ]),
+        targets: targets(&[
+            (Row::Times(PEER), MIXED, mixed),
+            (Row::Times(PEER), READS, reads),
+            (Row::Times(PEER), &["E"], 1.4),
+            (Row::Times(PEER), &[C_4], 3.0),
+            (Row::Times("rocksdb-fast"), &["A"], 1.5),
+            (Row::TailShare(PEER), &["A", "B", "C", C_4, "D", "F"], 0.5),
+            (Row::Ceiling(OURS), &["C", C_4], 0.85),
+        ]),
+    }
+}
+
+fn synced() -> Grid {
+    const PEER: &str = "rocksdb";
+    let column = |(head, threads, phase)| Column { head, threads: Some(threads), phase };
+    Grid {
+        label: "",
+        ours: "tierdb-ssd",
+        peers: &[PEER],
+        columns: [
+            ("load, 1 thread", 1, "load"),
+            ("load, 4", 4, "load"),
+            ("load, 16", 16, "load"),
+            ("A, 1 thread", 1, "a"),
+            ("A, 4", 4, "a"),
+            ("A, 16", 16, "a"),
+        ]
+        .map(column)
+        .to_vec(),
+        targets: targets(&[
+            (Row::Times(PEER), &["load, 1 thread", "A, 1 thread"], 1.3),
+            (Row::Times(PEER), &["load, 4", "A, 4"], 2.0),
+            (Row::Times(PEER), &["load, 16", "A, 16"], 3.0),
+        ]),
+    }
+}
+
+fn grouped() -> Grid {
+    const PEER: &str = "rocksdb";
+    const EMBEDDED: [&str; 3] = ["fjall", "redb", "lmdb"];
+    const ALL: &[&str] = &["load", "A", "B", "C", "D", "E"];
+    let mut targets = targets(&[
+        (Row::Times(PEER), &["A"], 2.5),
+        (Row::Times(PEER), READS, 2.0),
+        (Row::Times(PEER), &["E"], 1.0),
+    ]);
+    targets.extend(EMBEDDED.map(|peer| Target { row: Row::Times(peer), heads: ALL, at: 1.0 }));
+    Grid {
+        label: "",
+        ours: "tierdb-ssd",
+        peers: &[PEER, "fjall", "redb", "lmdb"],
+        columns: columns(&[("load", "load"), ("A", "a"), ("B", "b"), ("C", "c"), ("D", "d"), ("E", "e")]),
+        targets,
+    }
+}
+
+/// slab and RocksDB over two tiers. The ratios are those of the PrismDB paper, found with zipfian keys.
+fn slab(label: &'static str, held_to_it: bool) -> Grid {
+    const OURS: &str = "slab-byte";
+    const PEER: &str = "rocksdb-tiers";
+    const BUT_SCANS: &[&str] = &["A", "B", "C", "D", "F"];
+    let paper = targets(&[
+        (Row::Times(PEER), MIXED, 2.4),
+        (Row::Times(PEER), READS, 2.5),
+        (Row::Times(PEER), &["E"], 1.0),
+        (Row::TailShare(PEER), BUT_SCANS, 0.5),
+        (Row::WrittenShare(PEER), MIXED, 0.3125),
+        (Row::CpuTimes(PEER), BUT_SCANS, 1.9),
+        (Row::Cpu(OURS), &["A", "B", "C", "D"], 4.0),
+    ]);
+    Grid {
+        label,
+        ours: OURS,
+        peers: &[PEER],
+        columns: columns(&[
+            ("load, grouped", "load"),
+            ("A", "a"),
+            ("B", "b"),
+            ("C", "c"),
+            ("D", "d"),
+            ("E", "e"),
+            ("F", "f"),
+        ]),
+        targets: if held_to_it { paper } else { Vec::new() },
+    }
+}
+
+fn title(comparison_or_label: &str, grid: &Grid) -> String {
+    if grid.label.is_empty() {
+        comparison_or_label.to_owned()
+    } else {
+        format!("{comparison_or_label}, {}", grid.label)
+    }
+}
+
+fn bars(comparison: Comparison, grid: &Grid, number: usize, report: &Report) -> Plot {
+    let systems = std::iter::once(&grid.ours).chain(grid.peers);
+    let series = systems.filter_map(|system| {
+        let rates = grid.columns.iter().map(|column| grid.figure(report, Row::Rate(system), *column));
+        let rates: Vec<_> = rates.map(|rate| rate.map(|rate| rate.median)).collect();
+        rates.iter().any(Option::is_some).then(|| Series {
+            name: (*system).to_owned(),
+            points: rates.into_iter().map(|rate| (0.0, rate.unwrap_or(0.0))).collect(),
+        })
+    });
+    Plot {
+        file: format!("{}-{}", comparison.name(), number + 1),
+        title: title(comparison.title(), grid),
+        up: "thousand operations a second".to_owned(),
+        shape: Shape::Bars(grid.columns.iter().map(|column| column.head.to_owned()).collect()),
+        series: series.collect(),
+    }
+}
+
+/// The distribution of the latencies of C.
+fn latencies(grid: &Grid, number: usize, report: &Report) -> Plot {
+    let mut series = Vec::new();
+    for case in report.cases.iter().filter(|case| case.label == grid.label) {
+        let first = case.first();
+        let phase = first.phases.iter().find(|phase| phase.name == "c");
+        let read = phase.and_then(|phase| phase.latencies.iter().find(|latency| latency.op == Op::Read));
+        if let Some(read) = read {
+            let points = read.cdf.iter().map(|(us, share)| (us.max(0.01), *share)).collect();
+            series.push(Series { name: first.system.clone(), points });
+        }
+    }
+    Plot {
+        file: format!("two-tiers-latency-{}", number + 1),
+        title: title("Share of reads that took at most so long, YCSB C", grid),
+        up: "share of reads".to_owned(),
+        shape: Shape::Lines { across: "microseconds".to_owned(), logarithmic: true },
+        series,
+    }
+}
