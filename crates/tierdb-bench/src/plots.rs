@@ -18,6 +18,8 @@ use std::sync::Once;
 const WIDTH: u32 = 1200;
 const PLOT_HEIGHT: u32 = 640;
 const NOTE_HEIGHT: u32 = 17;
+/// Characters that fit into a line of notes.
+const NOTE_CHARACTERS: usize = 180;
 const FONT: &str = "sans-serif";
 /// Colours that are told apart also by those who see fewer of them (Okabe and Ito).
 const COLOURS: [RGBColor; 8] = [
@@ -163,6 +165,7 @@ fn file_name(name: &str) -> String {
 /// # Errors
 /// `Io` where a file cannot be written.
 pub fn write_svg(dir: &Path, plot: &Plot, notes: &[String]) -> Result<(), Failure> {
+    let notes = &wrapped(notes);
     static FONT_ONCE: Once = Once::new();
     FONT_ONCE.call_once(|| {
         // Were the font unreadable, drawing the first text would fail and say so.
@@ -176,6 +179,23 @@ pub fn write_svg(dir: &Path, plot: &Plot, notes: &[String]) -> Result<(), Failur
     std::fs::write(&svg, text).map_err(|e| Failure::io("cannot write", &svg, e))
 }
 
+/// `notes` in lines that the plot is wide enough for.
+fn wrapped(notes: &[String]) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for note in notes {
+        let mut line = String::new();
+        for word in note.split(' ') {
+            if !line.is_empty() && line.len() + word.len() > NOTE_CHARACTERS {
+                lines.push(std::mem::replace(&mut line, "   ".to_owned()));
+            }
+            line.extend((!line.is_empty()).then_some(' '));
+            line.push_str(word);
+        }
+        lines.push(line);
+    }
+    lines
+}
+
 fn size(notes: &[String]) -> (u32, u32) {
     (WIDTH, PLOT_HEIGHT + NOTE_HEIGHT * (notes.len() as u32 + 1))
 }
@@ -186,6 +206,7 @@ fn size(notes: &[String]) -> (u32, u32) {
 /// As [`write_svg`].
 pub fn write(dir: &Path, plot: &Plot, notes: &[String]) -> Result<(), Failure> {
     write_svg(dir, plot, notes)?;
+    let notes = &wrapped(notes);
     let size = size(notes);
     let path = dir.join(format!("{}.png", plot.file));
     let mut pixels = vec![0; (size.0 * size.1 * 3) as usize];

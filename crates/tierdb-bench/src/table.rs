@@ -203,7 +203,8 @@ pub fn micros(us: f64) -> String {
         us if us >= 10_000.0 => grouped(us as u64),
         us if us >= 100.0 => format!("{us:.0}"),
         us if us >= 10.0 => format!("{us:.1}"),
-        us => format!("{us:.2}"),
+        us if us >= 0.1 || us == 0.0 => format!("{us:.2}"),
+        us => format!("{us:.3}"),
     }
 }
 
@@ -227,6 +228,9 @@ mod tests {
     #[test]
     fn numbers_are_short_and_readable() {
         assert_eq!([1, 999, 1_000, 1_234_567].map(grouped), ["1", "999", "1,000", "1,234,567"]);
-        assert_eq!([0.456, 12.34, 123.4, 12_345.0].map(micros), ["0.46", "12.3", "123", "12,345"]);
+        assert_eq!(
+            [0.0456, 0.456, 12.34, 123.4, 12_345.0].map(micros),
+            ["0.046", "0.46", "12.3", "123", "12,345"]
+        );
     }
 }

@@ -37,7 +37,7 @@ pub enum Row {
     WrittenShare(&'static str),
     /// Share of reads that did not go to flash.
     Hits(&'static str),
-    /// Share of what that and the device allow.
+    /// Percent of what that and the device allow.
     Ceiling(&'static str),
 }
 
@@ -192,7 +192,9 @@ impl Grid {
             }
             Row::Written(_) => phase.write_amplification,
             Row::Hits(_) => phase.hit_ratio,
-            Row::Ceiling(_) => Some(phase.rate / report.settings.reference.as_ref()?.ceiling(phase)?.rate()),
+            Row::Ceiling(_) => {
+                Some(phase.rate / report.settings.reference.as_ref()?.ceiling(phase)?.rate() * 100.0)
+            }
             _ => Some(phase.rate / 1e3),
         })
     }
@@ -203,7 +205,8 @@ impl Grid {
             Row::Rate(_) if spread.low < spread.high => {
                 format!("{} ± {:.0} %", micros(spread.median), spread.relative() * 100.0)
             }
-            Row::Hits(_) | Row::Ceiling(_) => format!("{:.0} %", spread.median * 100.0),
+            Row::Hits(_) => format!("{:.0} %", spread.median * 100.0),
+            Row::Ceiling(_) => format!("{:.0} %", spread.median),
             _ => micros(spread.median),
         };
         let mut targets = self.targets.iter();

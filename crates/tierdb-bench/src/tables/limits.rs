@@ -6,6 +6,7 @@ use crate::phase::Measured;
 use crate::reference::{hit_median, miss_median};
 use crate::report::{Checksums, Repeated, Report, Spread};
 use crate::table::micros;
+use crate::workload::Op;
 use std::fmt::Write as _;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -101,11 +102,18 @@ pub(super) fn limits(report: &Report) -> String {
     let percent = |of: Option<&Repeated>| {
         of_phase(of, |phase| phase.hit_ratio).map_or(String::new(), |hits| format!("{:.0} %", hits * 100.0))
     };
-    let miss = of_phase(misses, miss_median);
-    let busy_share = of_phase(busy, |phase| Some(phase.rate / reference?.ceiling(phase)?.by_device));
+    // Where nearly all is answered from memory there is nothing to say about the device.
+    let goes_to_flash = |phase: &Measured| phase.hit_ratio.is_some_and(|hits| hits < 0.9);
+    let miss = of_phase(misses, |phase| miss_median(phase).filter(|_| goes_to_flash(phase)));
+    let busy_share = of_phase(busy, |phase| {
+        Some(phase.rate / reference?.ceiling(phase)?.by_device).filter(|_| goes_to_flash(phase))
+    });
     let cost = |case: Option<&Repeated>, records: f64| {
         let sums = report.settings.checksums?;
-        let each = of_phase(case, |phase| Some(phase.cpu_us_per_op))?;
+        let each = of_phase(case, |phase| {
+            let reads = phase.latencies.iter().any(|latency| latency.op == Op::Read);
+            Some(phase.cpu_us_per_op).filter(|_| !reads || goes_to_flash(phase))
+        })?;
         Some((records * sums.record_us + HEADERS * sums.header_us) / each * 100.0)
     };
     let sums = report.settings.checksums.unwrap_or_default();

@@ -19,7 +19,6 @@ use crate::plan;
 use crate::plots;
 use crate::report::Report;
 use crate::store::Systems;
-use crate::table::heading;
 use compare::Draft;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -132,7 +131,7 @@ fn keep(comparison: Comparison, report: &Report, text: &str, asked: &Tables) -> 
     }
     if let Some(dir) = &asked.site.plots {
         for plot in comparison.plots(report) {
-            plots::write_svg(dir, &plot, &heading(report))?;
+            plots::write_svg(dir, &plot, &page::notes(report))?;
         }
     }
     asked.markdown.as_deref().map_or(Ok(()), |path| page::put(path, comparison, text))

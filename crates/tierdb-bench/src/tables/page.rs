@@ -18,6 +18,19 @@ fn marks(comparison: Comparison) -> (String, String) {
     (format!("<!-- {name} -->"), format!("<!-- end of {name} -->"))
 }
 
+/// What must be known to read the figures: where they are from, and what each system says of its mode and version.
+pub(super) fn notes(report: &Report) -> Vec<String> {
+    let mut notes = vec![report.machine.day()];
+    notes.extend(heading(report));
+    for case in &report.cases {
+        let mode = format!("{} says of itself: {}", case.first().system, case.first().mode);
+        if !notes.contains(&mode) {
+            notes.push(mode);
+        }
+    }
+    notes
+}
+
 /// What a comparison found, in Markdown.
 pub(super) fn section(comparison: Comparison, report: &Report, absent: &[String], asked: &Tables) -> String {
     let mut out = format!("## {}\n\n", comparison.title());
@@ -37,20 +50,9 @@ pub(super) fn section(comparison: Comparison, report: &Report, absent: &[String]
                 writeln!(out, "![{}]({})\n", plot.title, dir.join(format!("{}.svg", plot.file)).display());
         }
     }
-    let _ = writeln!(out, "* {}", report.machine.day());
-    for line in heading(report) {
+    for line in notes(report) {
         let _ = writeln!(out, "* {line}");
     }
-    let mut modes: Vec<String> = Vec::new();
-    for case in &report.cases {
-        let mode = format!("{} says of itself: {}", case.first().system, case.first().mode);
-        if !modes.contains(&mode) {
-            modes.push(mode);
-        }
-    }
-    modes.iter().for_each(|mode| {
-        let _ = writeln!(out, "* {mode}");
-    });
     if !absent.is_empty() {
         let _ = writeln!(out, "* Not built in, and left out: {}", absent.join(", "));
     }

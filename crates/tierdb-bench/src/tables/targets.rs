@@ -99,7 +99,7 @@ fn two_tiers(label: &'static str, mixed: f64, reads: f64) -> Grid {
             (Row::Times(PEER), &[C_4], 3.0),
             (Row::Times("rocksdb-fast"), &["A"], 1.5),
             (Row::TailShare(PEER), &["A", "B", "C", C_4, "D", "F"], 0.5),
-            (Row::Ceiling(OURS), &["C", C_4], 0.85),
+            (Row::Ceiling(OURS), &["C", C_4], 85.0),
         ]),
     }
 }
