@@ -61,7 +61,10 @@ impl Store for Open {
     }
 
     fn counts(&self) -> Counts {
-        Counts { mode: "page cache, no direct I/O".to_owned(), ..Counts::default() }
+        Counts {
+            mode: format!("fjall {}, page cache, no direct I/O", crate::version("fjall")),
+            ..Counts::default()
+        }
     }
 
     fn close(self: Box<Self>) -> Result<(), StoreError> {

@@ -11,6 +11,16 @@ mod rocks;
 
 use tierdb_bench::store::{System, Systems};
 
+/// The version of the crate `name` that was built in.
+fn version(name: &str) -> &'static str {
+    let lock = include_str!("../Cargo.lock");
+    let mut packages = lock.split("[[package]]").filter_map(|package| {
+        let field = |field: &str| package.split(&format!("\n{field} = \"")).nth(1)?.split('"').next();
+        Some((field("name")?, field("version")?))
+    });
+    packages.find(|(own, _)| *own == name).map_or("of an unknown version", |(_, version)| version)
+}
+
 /// TierDB and its peers.
 pub fn all_systems() -> Systems {
     let mut systems = tierdb_bench::our_systems();

@@ -77,7 +77,9 @@ impl Store for Open {
     }
 
     fn counts(&self) -> Counts {
-        Counts { mode: "memory-mapped, page cache".to_owned(), ..Counts::default() }
+        let lmdb = heed::lmdb_version();
+        let mode = format!("LMDB {}.{}.{}, memory-mapped, page cache", lmdb.major, lmdb.minor, lmdb.patch);
+        Counts { mode, ..Counts::default() }
     }
 
     fn close(self: Box<Self>) -> Result<(), StoreError> {

@@ -76,7 +76,10 @@ impl Store for Open {
     }
 
     fn counts(&self) -> Counts {
-        Counts { mode: "page cache, no direct I/O".to_owned(), ..Counts::default() }
+        Counts {
+            mode: format!("redb {}, page cache, no direct I/O", crate::version("redb")),
+            ..Counts::default()
+        }
     }
 
     fn close(self: Box<Self>) -> Result<(), StoreError> {

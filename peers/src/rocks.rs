@@ -4,7 +4,7 @@ use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, DBPath, Direction, IteratorMode, Options,
     WriteBufferManager, WriteOptions,
 };
-use std::path::PathBuf;
+use std::path::Path;
 use tierdb_bench::store::{Counts, Durability, Fast, Found, Setup, Store, StoreError, System};
 
 /// Where RocksDB puts what.
@@ -106,18 +106,33 @@ impl System for Rocks {
                 options.set_blob_cache(&cache);
             }
         }
-        open(&options, path.join("rocksdb"))
+        open(&options, &path.join("rocksdb"))
     }
 }
 
-fn open(options: &Options, path: PathBuf) -> Result<Box<dyn Store>, StoreError> {
+fn open(options: &Options, path: &Path) -> Result<Box<dyn Store>, StoreError> {
     let mut synced = WriteOptions::default();
     synced.set_sync(true);
-    Ok(Box::new(Open { db: DB::open(options, path)?, synced, unsynced: WriteOptions::default() }))
+    let db = DB::open(options, path)?;
+    Ok(Box::new(Open { db, version: version(path), synced, unsynced: WriteOptions::default() }))
+}
+
+/// The version of the library, which may be another than the one that the crate brings: it writes that into the file of
+/// options beside an open store.
+fn version(path: &Path) -> String {
+    let files = std::fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
+    let options = files.filter(|file| file.file_name().as_encoded_bytes().starts_with(b"OPTIONS-"));
+    let texts = options.filter_map(|file| std::fs::read_to_string(file.path()).ok());
+    let found = texts.filter_map(|text| {
+        let line = text.lines().find_map(|line| line.trim().strip_prefix("rocksdb_version="))?;
+        Some(line.to_owned())
+    });
+    found.last().unwrap_or_else(|| "of an unknown version".to_owned())
 }
 
 struct Open {
     db: DB,
+    version: String,
     synced: WriteOptions,
     unsynced: WriteOptions,
 }
@@ -141,7 +156,8 @@ impl Store for Open {
     }
 
     fn counts(&self) -> Counts {
-        Counts { mode: "direct I/O".to_owned(), ..Counts::default() }
+        let mode = format!("RocksDB {}, direct I/O", self.version);
+        Counts { mode, ..Counts::default() }
     }
 
     fn close(self: Box<Self>) -> Result<(), StoreError> {

@@ -28,6 +28,9 @@ fn exercise(system: &dyn System) {
     let key = |number: u32| format!("{number:016}");
     let value = |number: u32| vec![number as u8; 1024];
     let store = system.open(&setup).expect("open");
+    let mode = store.counts().mode;
+    let version = mode.split([' ', ',']).nth(1).unwrap_or_default();
+    assert!(version.split('.').count() == 3 && version.starts_with(|c: char| c.is_ascii_digit()), "{mode}");
     assert!(store.get(b"absent").expect("get").is_none());
     for number in 0..500 {
         let durability = if number % 50 == 0 { Durability::Durable } else { Durability::Grouped };
