@@ -19,7 +19,7 @@ const WIDTH: u32 = 1200;
 const PLOT_HEIGHT: u32 = 640;
 const NOTE_HEIGHT: u32 = 17;
 /// Characters that fit into a line of notes.
-const NOTE_CHARACTERS: usize = 180;
+const NOTE_CHARACTERS: usize = 220;
 const FONT: &str = "sans-serif";
 /// Colours that are told apart also by those who see fewer of them (Okabe and Ito).
 const COLOURS: [RGBColor; 8] = [

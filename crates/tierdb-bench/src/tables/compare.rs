@@ -258,6 +258,7 @@ impl Comparison {
         match self {
             Comparison::TwoTiers => repeat_c(&mut draft.plan),
             Comparison::Writes => count_updates(&mut draft.plan),
+            Comparison::Limits => warm_hits(&mut draft.plan),
             _ => {}
         }
         Ok(draft)
@@ -268,16 +269,17 @@ fn limits(desk: &mut Desk<'_>) {
     let keys = desk.keys(1_000_000);
     let data = Desk::data(keys);
     let ours = ["tierdb-byte"];
-    let run = desk.add(HITS, &ours, &["c"], keys, desk.place(Some(2 * data), None));
+    // Fewer, since all of them are read first.
+    let run = desk.add(HITS, &ours, &["c"], keys / 4, desk.place(Some(data), None));
     (run.threads, run.distribution) = (vec![1], Keys::Zipfian);
     // A fast tier with room for the index alone keeps no values that memory gives up.
     let least = desk.systems.named(ours[0]).map(|system| system.needs(keys, MIN_KEY_BYTES).fast_bytes);
     let place = desk.place(Some(LEAST_MEMORY), Some(least.unwrap_or(0) / 4 * 5));
     desk.add(MISSES, &ours, &["get"], keys, place).threads = vec![1];
     let place = desk.shares(keys, 20, 20);
-    desk.add(BUSY, &ours, &["c"], keys, place.clone()).threads = vec![16];
+    desk.add(BUSY, &ours, &["c"], keys, place).threads = vec![16];
     let idle = desk.asked.seconds.unwrap_or(5.0).min(5.0);
-    let place = Place { idle, ..place };
+    let place = Place { idle, ..desk.place(None, None) };
     desk.add(UPDATES, &["tierdb-byte", "tierdb-ssd", "slab-byte", "slab-ssd"], &["put"], keys, place);
 }
 
@@ -289,6 +291,14 @@ fn repeat_c(plan: &mut Plan) {
             let more = Phase { name: MORE_THREADS.to_owned(), threads: 4, ..case.phases[c].clone() };
             case.phases.insert(c + 1, more);
         }
+    }
+}
+
+/// Hits are looked at when nearly all keys were read: the misses of a zipfian over four times as many reads as there
+/// are keys leave only what is hardly ever asked for.
+fn warm_hits(plan: &mut Plan) {
+    for (_, case) in plan.cases.iter_mut().filter(|(label, _)| label == HITS) {
+        case.phases.iter_mut().for_each(|phase| phase.warmup = Some(Limit::Ops(4 * case.setup.keys)));
     }
 }
 
@@ -307,3 +317,42 @@ fn count_updates(plan: &mut Plan) {
 
 /// The least flash that values are collected in.
 const LEAST_FLASH: u64 = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+
+    #[test]
+    fn every_comparison_fits_at_every_scale() {
+        let systems = crate::our_systems();
+        for scale in ["0.0001", "0.01", "0.05", "0.1", "0.2", "0.5", "1", "10"] {
+            let cli = Cli::try_parse_from(["tierdb-bench", "tables", "--scale", scale]).expect("a command");
+            let Command::Tables(asked) = &cli.command else { panic!("{:?}", cli.command) };
+            for comparison in Comparison::ALL {
+                assert_eq!(comparison.to_possible_value().expect("a name").get_name(), comparison.name());
+                let name = comparison.name();
+                let draft = comparison.draft(&systems, asked).unwrap_or_else(|e| panic!("{name}: {e}"));
+                let mut labels: Vec<&str> = comparison.grids().iter().map(|grid| grid.label).collect();
+                labels.retain(|label| draft.plan.cases.iter().all(|(own, _)| own != label));
+                assert!(labels.is_empty(), "{}: no case is of the tables {labels:?}", comparison.name());
+                for grid in comparison.grids() {
+                    for column in &grid.columns {
+                        let found = draft.plan.cases.iter().any(|(label, case)| {
+                            let threads = column.threads.is_none_or(|threads| threads == case.threads);
+                            let phase = column.phase == "load"
+                                || case.phases.iter().any(|phase| phase.name == column.phase);
+                            label == grid.label && case.system == grid.ours && threads && phase
+                        });
+                        assert!(found, "{}: {column:?}", comparison.name());
+                    }
+                    for target in &grid.targets {
+                        let known = |head: &&str| grid.columns.iter().any(|column| column.head == *head);
+                        assert!(target.heads.iter().all(known), "{}: {target:?}", comparison.name());
+                    }
+                }
+            }
+        }
+    }
+}

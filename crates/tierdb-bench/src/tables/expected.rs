@@ -22,7 +22,7 @@ const WRITES: [(&str, f64, f64); 9] = [
 /// Those of any other.
 const OTHERS: (&str, f64, f64) = ("", 30e3, 3e3);
 /// Entries a second of a store that is read whole after it was killed.
-const READ_BACK: f64 = 100e3;
+const READ_BACK: f64 = 50e3;
 /// To start a process, to open and to close a store, to kill it and open it again.
 const AROUND: f64 = 1.5;
 /// To write the file that is read for the reference.
