@@ -11,6 +11,6 @@ pub mod table;
 
 pub use clock::{CommitClock, InFlight};
 pub use counter::{Counter, thread_shard};
-pub use epoch_cell::EpochCell;
+pub use epoch_cell::{EpochCell, EpochSlot};
 pub use latch::{LATCHED, WordGuard};
 pub use table::Table;

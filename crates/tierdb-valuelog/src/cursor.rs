@@ -6,7 +6,9 @@
 
 use crate::cache::Slot;
 use crate::core::Core;
-use crate::word::Place;
+use crate::read::Ready;
+use crate::storage::is_beside;
+use crate::word::{Place, Word};
 use std::collections::VecDeque;
 use std::ops::Bound;
 use tierdb_base::Result;
@@ -14,13 +16,19 @@ use tierdb_device::Dir;
 use tierdb_engine::{Cursor, KeyRange, Snapshot, Value};
 use tierdb_pmem::Pool;
 
-/// Keys taken from the index at first; doubled up to the most with each batch.
-const FIRST_BATCH: usize = 16;
+/// Keys wanted from the index at first; doubled up to the most with each batch.
+const FIRST_BATCH: usize = 64;
 const MOST_BATCH: usize = 256;
-/// Values that are read at once: a quarter of those that the cursor has passed, within these bounds. Who reads
-/// some tens of entries is not made to wait for many more.
-const FIRST_WINDOW: usize = 16;
+/// Values that are read at once: as many as the cursor has passed, within these bounds, where they lie together.
+const FIRST_WINDOW: usize = 64;
 const MOST_WINDOW: usize = 256;
+/// Where they are scattered, those in so many places, or in a quarter as many as the cursor has passed: who reads some
+/// tens of entries is not made to wait for many more.
+const FIRST_PLACES: usize = 16;
+/// Entries of a scan that are chained at once.
+const MOST_SEEN: usize = 128;
+/// A range is scattered if more values of it than this are, and more than an eighth of those that are cached.
+const FEW_SCATTERED: usize = 3;
 
 /// Where the cursor stands: between two keys.
 #[derive(Clone, Debug)]
@@ -41,16 +49,8 @@ enum At {
 struct Ahead {
     key: Vec<u8>,
     entry: u64,
-    value: Ready,
-}
-
-/// What is known of a value before the cursor comes to it.
-enum Ready {
-    /// It was not looked for.
-    Unknown,
-    /// It was looked for together with others, and could not be read so.
-    Alone,
-    Read(Value),
+    /// `None` if it was not looked for.
+    value: Option<Ready>,
 }
 
 /// A cursor of this engine.
@@ -65,8 +65,10 @@ pub struct StoreCursor<'c, P: Pool, D: Dir> {
     batch: usize,
     /// Entries that it has passed in this direction.
     passed: usize,
-    /// Cache slots of the values read since the last window, and of the last one before: a scan range to keep together.
+    /// Cache slots of values that it has passed: a scan range to keep together.
     seen: Vec<(Slot, u64)>,
+    /// How many values lay scattered.
+    scattered: usize,
 }
 
 impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
@@ -82,6 +84,7 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
             batch: FIRST_BATCH,
             passed: 0,
             seen: Vec::new(),
+            scattered: 0,
         }
     }
 
@@ -92,22 +95,27 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
 
     /// What comes next does not follow on what came before.
     fn start_over(&mut self) {
-        self.end_of_window();
+        self.end_of_range();
         self.seen.clear();
         self.ahead.clear();
         self.batch = FIRST_BATCH;
         self.passed = 0;
     }
 
-    /// Chains what was read since the last window to the last entry of that.
-    fn end_of_window(&mut self) {
+    /// Chains what was passed, and keeps the last entry, to chain what follows to it.
+    fn end_of_range(&mut self) {
         if let Some(last) = self.seen.last().copied().filter(|_| self.seen.len() > 1) {
             if self.reverse {
                 self.seen.reverse();
             }
-            self.core.cache.chain(&self.seen);
+            let scattered = self.scattered > FEW_SCATTERED.max(self.seen.len() / 8);
+            self.core.cache.chain(&self.seen, scattered);
+            if scattered {
+                self.core.work.want_upkeep();
+            }
             self.seen.clear();
             self.seen.push(last);
+            self.scattered = 0;
         }
     }
 
@@ -136,22 +144,28 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         let out =
             |key: &[u8]| if self.reverse { self.range.is_before(key) } else { self.range.is_after(key) };
         keys.truncate(keys.iter().take_while(|(key, _)| !out(key)).count());
-        let ahead = |(key, entry)| Ahead { key, entry, value: Ready::Unknown };
+        let ahead = |(key, entry)| Ahead { key, entry, value: None };
         self.ahead = keys.into_iter().map(ahead).collect();
         Ok(!self.ahead.is_empty())
     }
 
     /// Reads the values of the next keys ahead, as far as they lie on flash.
     fn read_window(&mut self) {
-        self.end_of_window();
-        let window = (self.passed / 4).clamp(FIRST_WINDOW, MOST_WINDOW).min(self.ahead.len());
+        if self.seen.len() >= MOST_SEEN {
+            self.end_of_range();
+        }
+        let window = self.passed.clamp(FIRST_WINDOW, MOST_WINDOW).min(self.ahead.len());
         let seqno = self.snapshot.seqno();
         let next = &self.ahead.make_contiguous()[..window];
-        let words: Vec<_> =
-            next.iter().map(|next| Some((next.entry, self.core.word_at(next.entry, seqno).ok()?))).collect();
+        let mut places = Places { left: FIRST_PLACES.max(self.passed / 4), last: None };
+        let words: Vec<_> = next
+            .iter()
+            .map(|next| Some((next.entry, self.core.word_at(next.entry, seqno).ok()?)))
+            .take_while(|word| places.has_room_for(self.core, *word))
+            .collect();
         let values = self.core.read_ahead(&words, |number| &next[number].key);
         for (next, value) in self.ahead.iter_mut().zip(values) {
-            next.value = value.map_or(Ready::Alone, Ready::Read);
+            next.value = Some(value);
         }
     }
 
@@ -182,15 +196,22 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
                 self.move_to(if reverse { At::Start } else { At::End });
                 return Ok(None);
             }
-            if self.ahead.front().is_some_and(|next| matches!(next.value, Ready::Unknown)) {
+            if self.ahead.front().is_some_and(|next| next.value.is_none()) {
                 self.read_window();
             }
             let Some(next) = self.ahead.front_mut() else { continue };
-            let found = match std::mem::replace(&mut next.value, Ready::Alone) {
-                Ready::Read(value) => Some(value),
-                Ready::Unknown | Ready::Alone => {
-                    self.core.entry_at(next.entry, &next.key, self.snapshot.seqno())?
+            let read = match next.value.replace(Ready::Alone) {
+                Some(Ready::Cached(value)) => Some(value),
+                Some(Ready::Scattered(value)) => {
+                    self.scattered += 1;
+                    Some(value)
                 }
+                Some(Ready::Raw(raw)) => self.core.check(raw, &next.key),
+                Some(Ready::Alone) | None => None,
+            };
+            let found = match read {
+                Some(value) => Some(value),
+                None => self.core.entry_at(next.entry, &next.key, self.snapshot.seqno())?,
             };
             if let Some(slot) = self.core.hsit.aux(next.entry).slot() {
                 self.seen.push((slot, next.entry));
@@ -205,6 +226,37 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
     }
 }
 
+/// Counts the places on flash that a window's values are in.
+struct Places {
+    left: usize,
+    /// Which device, and where the last one starts and ends.
+    last: Option<(u8, u64, u64)>,
+}
+
+impl Places {
+    /// Whether the value that `wanted` points at is in a place that was counted, or in one more that there is room for.
+    fn has_room_for<P: Pool, D: Dir>(&mut self, core: &Core<P, D>, wanted: Option<(u64, Word)>) -> bool {
+        let Some((entry, word)) = wanted else { return true };
+        let Place::Flash(device, start) = word.place() else { return true };
+        if core.hsit.aux(entry).slot().is_some() {
+            // It is cached, most likely.
+            return true;
+        }
+        // It may be a little longer.
+        let end = start + word.min_len();
+        let beside = self.last.is_some_and(|(number, first, last)| {
+            number == device && (is_beside(last, start) || is_beside(end, first))
+        });
+        self.last = Some((device, start, end));
+        if beside {
+            return true;
+        }
+        let room = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        room
+    }
+}
+
 fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     match bound {
         Bound::Included(key) => Bound::Included(key),
@@ -215,7 +267,7 @@ fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
 
 impl<P: Pool, D: Dir> Drop for StoreCursor<'_, P, D> {
     fn drop(&mut self) {
-        self.end_of_window();
+        self.end_of_range();
     }
 }
 

@@ -17,6 +17,7 @@ mod long;
 mod moving;
 pub mod pages;
 mod parallel;
+mod read;
 mod record;
 mod recover;
 mod ring;

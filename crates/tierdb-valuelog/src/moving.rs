@@ -11,7 +11,7 @@ use crate::cache::Member;
 use crate::core::{Core, Moving};
 use crate::record::{HEADER, Header, stored_len};
 use crate::ring::Ring;
-use crate::storage::{Appender, Device, State, Stored};
+use crate::storage::{Appender, Device, State, Stored, is_beside};
 use crate::word::{Place, UNIT, Word};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,6 +21,8 @@ use tierdb_pmem::Pool;
 
 /// Victims in a row after which a collection that has gained no chunk gives up.
 const VICTIMS_FOR_A_GAIN: u32 = 16;
+/// Records side by side that are not worth moving to where their neighbours in key order are.
+const LONG_RUN: usize = 8;
 /// Longest time that a write waits for emptied chunks to become free before it is refused.
 const READERS_GONE: Duration = Duration::from_secs(2);
 
@@ -314,8 +316,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         })
     }
 
-    /// Writes the records of each scan range together in key order, as the cache gives them up, if they lie
-    /// scattered: then a later scan reads fewer blocks. The ranges share chunks.
+    /// Writes the records of each scan range together in key order, as far as they lie scattered: then a later scan
+    /// reads fewer blocks. The ranges share chunks.
     pub fn rewrite_ranges(&self, ranges: &[Vec<Member>]) -> Result<()> {
         if ranges.is_empty() {
             return Ok(());
@@ -328,8 +330,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     fn rewrite_range(&self, members: &[Member], appender: &mut Appender<D, Moving>) -> Result<()> {
+        let members = scattered(members);
         let bytes: u64 = members.iter().map(|m| stored_len(m.record.len())).sum();
-        if blocks_of(members) < 2 * bytes.div_ceil(BLOCK) || self.storage.room() == 0 {
+        if blocks_of(&members) < 2 * bytes.div_ceil(BLOCK) || self.storage.room() == 0 {
             return Ok(());
         }
         let mut padded = Vec::new();
@@ -354,9 +357,22 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 }
 
+/// The members that are not part of a longer run of records that lie side by side.
+fn scattered(members: &[Member]) -> Vec<&Member> {
+    let place = |member: &Member| match Word(member.word).place() {
+        Place::Flash(device, at) => Some((device, at, at + stored_len(member.record.len()))),
+        _ => None,
+    };
+    let beside = |one: &Member, next: &Member| match (place(one), place(next)) {
+        (Some((device, _, end)), Some((other, at, _))) => device == other && is_beside(end, at),
+        _ => false,
+    };
+    members.chunk_by(beside).filter(|run| run.len() < LONG_RUN).flatten().collect()
+}
+
 /// How many blocks the records begin in.
-fn blocks_of(members: &[Member]) -> u64 {
-    let block = |member: &Member| match Word(member.word).place() {
+fn blocks_of(members: &[&Member]) -> u64 {
+    let block = |member: &&Member| match Word(member.word).place() {
         Place::Flash(device, at) => Some((device, at / BLOCK)),
         _ => None,
     };
@@ -364,4 +380,27 @@ fn blocks_of(members: &[Member]) -> u64 {
     blocks.sort_unstable();
     blocks.dedup();
     blocks.len() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_in_a_long_run_is_not_scattered() {
+        let member = |entry: u64, at: u64| Member {
+            entry,
+            word: Word::new(Place::Flash(0, at), 1, 1000, false).0,
+            record: vec![0; 1000].into(),
+        };
+        // Keys 10 to 29 lie side by side, and so do 40 to 44; the others do not.
+        let at = |entry: u64| match entry {
+            10..30 => (1 << 20) + entry * 1024,
+            40..45 => (2 << 20) + entry * 1024,
+            _ => (entry * 7919 % 100) << 22,
+        };
+        let members: Vec<Member> = (0..50).map(|entry| member(entry, at(entry))).collect();
+        let found: Vec<u64> = scattered(&members).iter().map(|member| member.entry).collect();
+        assert_eq!(found, (0..10).chain(30..50).collect::<Vec<_>>());
+    }
 }

@@ -18,6 +18,7 @@
 //! * Since format 1. An unknown kind means the record must not be used.
 
 use crate::word::{UNIT, tag_of};
+use std::ops::Range;
 use tierdb_base::{checksum, checksum_parts, matches};
 
 /// Bytes of a record's header.
@@ -115,6 +116,11 @@ impl Header {
     /// The key in the record `bytes`.
     pub fn key<'r>(&self, bytes: &'r [u8]) -> &'r [u8] {
         &bytes[HEADER..HEADER + self.key_len]
+    }
+
+    /// Where the body is in the record.
+    pub fn body_range(&self) -> Range<usize> {
+        HEADER + self.key_len..self.len()
     }
 
     /// The body in the record `bytes`.

@@ -200,7 +200,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn maintain_cache(&self) -> Result<()> {
         loop {
             let upkept = self.cache.maintain(4096);
-            upkept.gone.iter().for_each(|gone| self.victims.keep(gone.word, gone.filling, &gone.record));
+            upkept.gone.iter().for_each(|gone| self.victims.keep(gone));
             self.rewrite_ranges(&upkept.rewrite)?;
             if !upkept.more {
                 return Ok(());

@@ -16,20 +16,24 @@ type Model = BTreeMap<Vec<u8>, u64>;
 fn check_scans(index: &Index<MappedPool>, model: &Model, rng: &mut fastrand::Rng, variety: u32) {
     for _ in 0..4 {
         let key = odd_key(rng, variety);
-        let (limit, reverse) = (rng.usize(..300), rng.bool());
+        let (wanted, reverse) = (rng.usize(..300), rng.bool());
         let (bound, range) = match rng.u32(..3) {
             0 => (Bound::Included(key.as_slice()), Bound::Included(key.clone())),
             1 => (Bound::Excluded(key.as_slice()), Bound::Excluded(key.clone())),
             _ => (Bound::Unbounded, Bound::Unbounded),
         };
         let expected: Vec<_> = if reverse {
-            model.range((Bound::Unbounded, range)).rev().take(limit).map(|(k, v)| (k.clone(), *v)).collect()
+            model.range((Bound::Unbounded, range)).rev().map(|(k, v)| (k.clone(), *v)).collect()
         } else {
-            model.range((range, Bound::Unbounded)).take(limit).map(|(k, v)| (k.clone(), *v)).collect()
+            model.range((range, Bound::Unbounded)).map(|(k, v)| (k.clone(), *v)).collect()
         };
         let mut found = Vec::new();
-        index.scan(bound, reverse, limit, &mut found).expect("scan");
-        assert!(found == expected, "scan from {bound:?}, reverse {reverse}, limit {limit}");
+        index.scan(bound, reverse, wanted, &mut found).expect("scan");
+        let enough = found.len() >= wanted.min(expected.len());
+        assert!(
+            enough && expected.starts_with(&found),
+            "scan from {bound:?}, reverse {reverse}, wanted {wanted}"
+        );
     }
 }
 

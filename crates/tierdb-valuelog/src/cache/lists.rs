@@ -29,6 +29,8 @@ pub(super) struct Node {
     /// Bytes of the copy, or zero while the slot is in no list.
     cost: u32,
     active: bool,
+    /// It was in the active list since it came.
+    proven: bool,
     /// A chain lost a member next to this one, and was not handed out yet.
     broken: bool,
 }
@@ -103,6 +105,7 @@ impl Lists {
                 after: NONE,
                 cost: 0,
                 active: false,
+                proven: false,
                 broken: false,
             };
             self.nodes.push(vec![node; segment_len(self.nodes.len())].into());
@@ -111,12 +114,18 @@ impl Lists {
         let head = std::mem::replace(&mut self.list_mut(which).head, index);
         let node = self.node(index);
         (node.newer, node.older, node.cost, node.active) = (NONE, head, cost, which == Which::Active);
+        node.proven |= node.active;
         match head {
             NONE => self.list_mut(which).tail = index,
             head => self.node(head).newer = index,
         }
         self.list_mut(which).bytes += u64::from(cost);
         self.count += 1;
+    }
+
+    /// Whether a slot was in the active list since it came.
+    pub fn is_proven(&mut self, index: u32) -> bool {
+        self.node(index).proven
     }
 
     /// Moves a slot to the head of a list.
@@ -146,6 +155,7 @@ impl Lists {
             }
         }
         self.unlink(index);
+        self.node(index).proven = false;
     }
 
     /// Makes `after` follow `before` in a chain. Whatever was between them or beside them goes into chains of

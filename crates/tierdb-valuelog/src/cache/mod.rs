@@ -6,7 +6,7 @@
 //! nothing, and evicting does not write to the index: the next reader of an evicted entry replaces the slot
 //! that leads nowhere.
 //!
-//! Reads take no latch: they check the copy, take a share of it, and count. The lists of the replacement
+//! Reads take no latch: protected by an epoch, they check the copy, take a share of it, and count. The lists of the replacement
 //! policy are kept by [`Cache::maintain`], under a latch that only it, and readers who found the cache full,
 //! take.
 //!
@@ -22,7 +22,8 @@
 //!
 //! Memory: [`Cache::memory_bytes`] counts copies, slots, lists and all else the cache allocated, with the
 //! allocator's overhead, and never exceeds the capacity by what is inserted: room is reserved before it is
-//! used. Bytes lent to callers ([`Value`], [`Member`]) are no longer counted once evicted.
+//! used. Bytes lent to callers ([`Value`], [`Member`]) are no longer counted once evicted, nor are those that wait for
+//! running reads to end: some hundreds of copies at the most, as long as no read takes long.
 //!
 //! What is evicted in the background is handed out, for the second level ([`crate::victims`]).
 //!
@@ -40,6 +41,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
+use crossbeam_epoch::{self as epoch, Guard};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use tierdb_engine::{CacheStats, Value};
@@ -49,7 +51,7 @@ use lists::{Lists, MAX_CHAIN};
 use policy::Policy;
 pub use table::Slot;
 use table::{Cell, Table};
-pub use upkeep::Member;
+pub use upkeep::{Gone, Member};
 
 /// A copy of a record on flash.
 struct Cached {
@@ -74,19 +76,28 @@ fn heap_bytes(len: usize) -> u64 {
     (len as u64 + 8).next_multiple_of(16).max(32)
 }
 
-/// Bytes that the copy of a record takes: two allocations, each with two counts of references.
+/// Bytes that the copy of a record takes: two allocations, one with two counts of references.
 fn cost(record: usize) -> u64 {
     const COUNTS: usize = 2 * size_of::<usize>();
-    heap_bytes(COUNTS + record) + heap_bytes(COUNTS + size_of::<Cached>())
+    heap_bytes(COUNTS + record) + heap_bytes(size_of::<Cached>())
 }
 
-/// The cached part of a scan: slots and their entries, in the order of keys.
-type ScanRange = Box<[(Slot, u64)]>;
+/// The cached part of a scan.
+struct ScanRange {
+    /// Slots and their entries, in the order of keys.
+    members: Box<[(Slot, u64)]>,
+    /// Reading it took many reads.
+    scattered: bool,
+}
 
 /// Bytes that a queued range of so many slots takes.
 fn range_bytes(len: usize) -> u64 {
     heap_bytes(len * size_of::<(Slot, u64)>())
 }
+
+/// Copies of so many bytes are freed as soon as no read is running that may have them; of shorter ones some hundred wait
+/// for each other.
+const SOON_FREED: u64 = 16 << 10;
 
 /// Most ranges that wait to be chained; more are forgotten, which costs a scan some locality and nothing
 /// else.
@@ -185,7 +196,7 @@ impl Cache {
         let (start, end) = (value.start as u32, value.end as u32);
         self.entries.fetch_add(1, Relaxed);
         let origin = (word, filling);
-        let cached = Arc::new(Cached { record, start, end, entry, word: AtomicU64::new(word), origin });
+        let cached = Box::new(Cached { record, start, end, entry, word: AtomicU64::new(word), origin });
         let slot = self.place(cached);
         if slot.is_none() {
             self.entries.fetch_sub(1, Relaxed);
@@ -205,15 +216,16 @@ impl Cache {
     /// Drops the copy of `entry`, if `slot` holds one.
     pub fn remove(&self, slot: Slot, entry: u64) {
         if let Some(cell) = self.table.get(slot.index())
-            && self.empty(cell, |cached| cached.entry == entry).is_some()
+            && self.empty(cell, |cached| cached.entry == entry, &epoch::pin()).is_some()
         {
             self.table.queue(slot.index());
         }
     }
 
     /// Says that a scan found these slots, of these entries, in this order of keys. When one of them is
-    /// evicted, [`Cache::maintain`] hands out all, to be written together (PRISM §4.4, figure 3).
-    pub fn chain(&self, slots: &[(Slot, u64)]) {
+    /// evicted, [`Cache::maintain`] hands out all, to be written together (PRISM §4.4, figure 3). It hands out at once
+    /// those that are `scattered`.
+    pub fn chain(&self, slots: &[(Slot, u64)], scattered: bool) {
         for range in slots.chunks(MAX_CHAIN) {
             let bytes = range_bytes(range.len());
             if range.len() < 2 || !self.reserve(bytes) {
@@ -221,7 +233,7 @@ impl Cache {
             }
             let mut ranges = self.ranges.lock();
             if ranges.len() < MAX_RANGES {
-                ranges.push(range.into());
+                ranges.push(ScanRange { members: range.into(), scattered });
             } else {
                 self.release(bytes);
             }
@@ -265,22 +277,25 @@ impl Cache {
         then: impl FnOnce(&Cell, &Cached) -> T,
     ) -> Option<T> {
         let cell = self.table.get(slot.index())?;
-        let cached = cell.cached.load();
-        let cached = cached.as_ref()?;
+        let guard = epoch::pin();
+        let cached = cell.cached.get(&guard)?;
         (cached.entry == entry && cached.word.load(Acquire) == word).then(|| then(cell, cached))
     }
 
     /// Empties a cell if it holds a copy that is `meant`, and gives its bytes back. Returns the copy.
-    fn empty(&self, cell: &Cell, meant: impl FnOnce(&Cached) -> bool) -> Option<Arc<Cached>> {
-        let found = cell.cached.load();
-        let cached = found.as_ref().filter(|cached| meant(cached))?;
-        let before = cell.cached.compare_and_swap(&*found, None);
-        let won = before.as_ref().is_some_and(|before| Arc::ptr_eq(before, cached));
-        won.then(|| {
-            self.entries.fetch_sub(1, Relaxed);
-            self.release(cached.cost());
-            Arc::clone(cached)
-        })
+    fn empty<'g>(
+        &self,
+        cell: &'g Cell,
+        meant: impl FnOnce(&Cached) -> bool,
+        guard: &'g Guard,
+    ) -> Option<&'g Cached> {
+        let cached = cell.cached.take_if(meant, guard)?;
+        self.entries.fetch_sub(1, Relaxed);
+        self.release(cached.cost());
+        if cached.cost() >= SOON_FREED {
+            guard.flush();
+        }
+        Some(cached)
     }
 
     /// Takes bytes of the capacity, if there are so many left.

@@ -12,12 +12,13 @@
 
 use std::mem::size_of;
 use std::num::NonZeroU32;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
 
-use arc_swap::ArcSwapOption;
+use crossbeam_epoch::Guard;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
+use tierdb_sync::EpochSlot;
 
 use super::{Cached, heap_bytes};
 
@@ -94,7 +95,7 @@ enum State {
 /// One slot.
 pub(super) struct Cell {
     /// The copy, or nothing.
-    pub cached: ArcSwapOption<Cached>,
+    pub cached: EpochSlot<Cached>,
     next: AtomicU32,
     /// How often it was read since the policy last looked, up to the policy's limit.
     pub heat: AtomicU8,
@@ -104,7 +105,7 @@ pub(super) struct Cell {
 impl Cell {
     fn new() -> Self {
         Cell {
-            cached: ArcSwapOption::empty(),
+            cached: EpochSlot::empty(),
             next: AtomicU32::new(NONE),
             heat: AtomicU8::new(0),
             state: AtomicU8::new(State::Free as u8),
@@ -179,14 +180,14 @@ impl Table {
 
     /// Puts a copy into a free slot and queues the slot, so that the lists hear of it; or gives the copy back
     /// if no slot is free. Tries the shard `first` before others.
-    pub fn place(&self, first: usize, cached: Arc<Cached>) -> Result<Slot, Arc<Cached>> {
+    pub fn place(&self, first: usize, cached: Box<Cached>, guard: &Guard) -> Result<Slot, Box<Cached>> {
         for step in 0..SHARDS {
             let shard_no = (first + step) % SHARDS;
             let mut shard = self.shards[shard_no].lock();
             let Some(index) = self.take(&mut shard, shard_no) else { continue };
             let cell = self.cell(index);
             cell.heat.store(0, Relaxed);
-            cell.cached.store(Some(cached));
+            cell.cached.put(cached, guard);
             cell.set(State::Queued);
             self.push(&mut shard.queue, index);
             return Ok(Slot::new(index));
@@ -289,6 +290,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     #[test]
     fn every_index_has_a_place_of_its_own() {
@@ -304,8 +306,8 @@ mod tests {
         assert_eq!((last, at + 1), (SEGMENTS - 1, segment_len(SEGMENTS - 1)));
     }
 
-    fn copy() -> Arc<Cached> {
-        Arc::new(Cached {
+    fn copy() -> Box<Cached> {
+        Box::new(Cached {
             record: Arc::from([]),
             start: 0,
             end: 0,
@@ -318,27 +320,27 @@ mod tests {
     /// Goal: a slot is in the free list or in the queue, never in both, however late its remover queues it.
     #[test]
     fn a_queued_slot_is_not_freed_and_a_free_one_not_queued() {
-        let table = Table::new();
-        assert!(table.place(0, copy()).is_err());
+        let (table, guard) = (Table::new(), crossbeam_epoch::pin());
+        assert!(table.place(0, copy(), &guard).is_err());
         assert!(!table.grow(0, |_| false));
         assert!(table.grow(0, |_| true));
-        let slot = table.place(0, copy()).ok().unwrap().index();
+        let slot = table.place(0, copy(), &guard).ok().unwrap().index();
         let mut queued = [NONE; 4];
         assert_eq!((table.dequeue(0, &mut queued), queued[0]), (1, slot));
 
-        table.cell(slot).cached.store(None);
+        assert!(table.cell(slot).cached.take_if(|_| true, &guard).is_some());
         table.queue(slot);
         table.queue(slot);
         table.free(slot);
-        let other = table.place(0, copy()).ok().unwrap().index();
+        let other = table.place(0, copy(), &guard).ok().unwrap().index();
         assert_ne!(other, slot, "the slot is still queued");
         assert_eq!((table.dequeue(0, &mut queued), queued[..2].to_vec()), (2, vec![slot, other]));
 
         table.free(slot);
         table.queue(slot);
         assert_eq!(table.dequeue(0, &mut queued), 0, "a free slot is not queued");
-        assert_eq!(table.place(0, copy()).ok().unwrap().index(), slot);
-        let slots: Vec<_> = std::iter::from_fn(|| table.place(3, copy()).ok()).collect();
+        assert_eq!(table.place(0, copy(), &guard).ok().unwrap().index(), slot);
+        let slots: Vec<_> = std::iter::from_fn(|| table.place(3, copy(), &guard).ok()).collect();
         assert_eq!(slots.len(), segment_len(0) - 2, "a shard that is out of slots takes those of others");
     }
 }

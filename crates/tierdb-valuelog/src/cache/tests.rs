@@ -132,7 +132,7 @@ fn audit(cache: &Cache) -> u64 {
     linked.sort_unstable();
     let (mut full, mut slots, mut bytes, mut index) = (Vec::new(), 0, 0, 0);
     while let Some(cell) = cache.table.get(index) {
-        if let Some(cached) = &*cell.cached.load() {
+        if let Some(cached) = cell.cached.get(&epoch::pin()) {
             full.push(index);
             bytes += cached.cost();
         }
@@ -222,7 +222,7 @@ fn the_cache_agrees_with_a_map() {
                     let range: Vec<_> = (entry..(entry + 20).min(500))
                         .filter_map(|entry| Some((index.slot(entry)?, entry)))
                         .collect();
-                    cache.chain(&range);
+                    cache.chain(&range, false);
                 }
                 _ => {
                     for member in cache.maintain(50).rewrite.into_iter().flatten() {
@@ -270,7 +270,7 @@ fn threads_see_right_values_within_the_capacity() {
                                 let near: Vec<_> = (entry..(entry + 10).min(2000))
                                     .filter_map(|entry| Some((index.slot(entry)?, entry)))
                                     .collect();
-                                cache.chain(&near);
+                                cache.chain(&near, false);
                             }
                             _ => hits += u64::from(index.read(cache, entry, (mix(entry) % 600) as usize)),
                         }
@@ -362,8 +362,8 @@ fn a_chain_is_handed_out_in_order_and_once() {
     // Read in another order than that of keys.
     (0..100).for_each(|step| _ = index.read(&cache, step * 37 % 100, 300));
     // Ranges that overlap become one.
-    cache.chain(&range(0..60));
-    cache.chain(&range(40..100));
+    cache.chain(&range(0..60), false);
+    cache.chain(&range(40..100), false);
     assert!(maintain(&cache).is_empty(), "nothing was evicted");
     index.overwrite(&cache, 50);
     let mut handed = Vec::new();
@@ -381,13 +381,29 @@ fn a_chain_is_handed_out_in_order_and_once() {
     }
 }
 
+/// Goal: a range that was found scattered is handed out at once, as far as it is still cached, and once.
+#[test]
+fn a_scattered_range_is_handed_out_at_once() {
+    let cache = Cache::new(1 << 20);
+    let index = Index::new(10_000);
+    (0..100).for_each(|entry| _ = index.read(&cache, entry, 300));
+    let range: Vec<_> = (0..100).map(|entry| (index.slot(entry).unwrap(), entry)).collect();
+    cache.chain(&range, true);
+    index.overwrite(&cache, 7);
+    let handed = maintain(&cache);
+    assert_eq!(handed.len(), 1);
+    let entries: Vec<_> = handed[0].iter().map(|member| member.entry).collect();
+    assert_eq!(entries, (0..100).filter(|&entry| entry != 7).collect::<Vec<_>>());
+    assert!(maintain(&cache).is_empty());
+}
+
 /// Goal: where readers have to evict, what is left of a chain is handed out at the next round.
 #[test]
 fn a_chain_broken_by_a_reader_is_handed_out_too() {
     let cache = Cache::new(1 << 20);
     let index = Index::new(10_000);
     (0..100).for_each(|entry| _ = index.read(&cache, entry, 300));
-    cache.chain(&(0..100).map(|entry| (index.slot(entry).unwrap(), entry)).collect::<Vec<_>>());
+    cache.chain(&(0..100).map(|entry| (index.slot(entry).unwrap(), entry)).collect::<Vec<_>>(), false);
     maintain(&cache);
     let mut next = 1000;
     while cache.stats().evictions < 10 {
@@ -401,7 +417,7 @@ fn a_chain_broken_by_a_reader_is_handed_out_too() {
     let entries: Vec<_> = handed[0].iter().map(|member| member.entry).collect();
     assert_eq!(entries, (10..100).collect::<Vec<_>>());
     // Chained again, it is handed out for another eviction only.
-    cache.chain(&(10..100).map(|entry| (index.slot(entry).unwrap(), entry)).collect::<Vec<_>>());
+    cache.chain(&(10..100).map(|entry| (index.slot(entry).unwrap(), entry)).collect::<Vec<_>>(), false);
     assert!(maintain(&cache).is_empty());
     (10..50).for_each(|entry| index.overwrite(&cache, entry));
     assert!(maintain(&cache).is_empty());
@@ -423,7 +439,7 @@ fn a_chain_is_handed_out_in_parts_of_bounded_length() {
         entries.map(|entry| (index.slot(entry).unwrap(), entry)).collect()
     };
     (0..2000).for_each(|entry| _ = index.read(&cache, entry, 300));
-    (0..2000).step_by(100).for_each(|first| cache.chain(&range(first..(first + 101).min(2000))));
+    (0..2000).step_by(100).for_each(|first| cache.chain(&range(first..(first + 101).min(2000)), false));
     maintain(&cache);
     let mut handed = Vec::new();
     for entry in 2000..30_000 {

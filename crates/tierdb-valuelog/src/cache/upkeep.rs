@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use crossbeam_epoch::{self as epoch, Guard};
 use tierdb_sync::thread_shard;
 
 use super::lists::{Lists, Node, Which};
@@ -30,6 +31,8 @@ pub struct Gone {
     pub word: u64,
     /// The filling of its chunk.
     pub filling: u32,
+    /// It was read more than once while it was cached.
+    pub proven: bool,
     /// The whole record.
     pub record: Arc<[u8]>,
 }
@@ -37,9 +40,9 @@ pub struct Gone {
 /// What a round of [`Cache::maintain`] did.
 #[derive(Debug, Default)]
 pub struct Upkeep {
-    /// Chains of which a member was evicted, in key order: to be written together, for the next scan to find
-    /// together. Each is given once; its members are chained again by the next scan. The evicted member is
-    /// among them, unless it was evicted by a reader in need of room. A chain that already lies together on
+    /// In key order, to be written together, for the next scan to find together: scan ranges that were found scattered,
+    /// and chains of which a member was evicted. Each is given once; its members are chained again by the next scan.
+    /// The evicted member is among them, unless it was evicted by a reader in need of room. What already lies together on
     /// flash need not be written again: the words tell. The records are in memory until the caller drops
     /// them.
     pub rewrite: Vec<Vec<Member>>,
@@ -67,20 +70,21 @@ struct Settled {
 }
 
 /// What a decision of the policy led to.
-enum Step {
+enum Step<'g> {
     /// Something is in another place of the lists, or has left them without being evicted.
     Moved,
-    /// This was evicted.
-    Evicted(Arc<Cached>),
+    /// This was evicted; and whether it was read more than once while it was there.
+    Evicted(&'g Cached, bool),
 }
 
 impl Gone {
-    fn of(cached: &Cached) -> Option<Self> {
+    fn of(cached: &Cached, proven: bool) -> Option<Self> {
         let (word, filling) = cached.origin;
         let is_there = cached.word.load(Relaxed) == word;
         (is_there && cached.record.len() <= LONGEST).then(|| Gone {
             word,
             filling,
+            proven,
             record: Arc::clone(&cached.record),
         })
     }
@@ -94,11 +98,15 @@ impl Cache {
     pub fn maintain(&self, max_work: usize) -> Upkeep {
         let mut upkeep = Upkeep { more: true, ..Upkeep::default() };
         let mut ranges = Vec::new();
+        let mut scattered = Vec::new();
         let mut work = 0;
         while upkeep.more && work < max_work {
             // Taken before the queue is: what was inserted before it was chained is settled once the queue is
             // empty.
+            let before = ranges.len();
             ranges.extend(self.ranges.lock().drain(..));
+            let at_once = ranges[before..].iter().filter(|range| range.scattered);
+            scattered.extend(at_once.map(|range| self.members(&range.members)));
             let mut lists = self.lists.lock();
             let settled = self.settle_queued(&mut lists).count;
             if settled < PIECE {
@@ -110,11 +118,12 @@ impl Cache {
                 self.hand_out(&mut lists, index, &mut upkeep.rewrite);
             }
             let mut steps = 0;
+            let guard = epoch::pin();
             while steps < PIECE && upkeep.rewrite.len() < ROUND_CHAINS && self.pressure() {
-                match self.step(&mut lists, Some(&mut upkeep.rewrite)) {
-                    Some(Step::Evicted(cached)) => {
+                match self.step(&mut lists, Some(&mut upkeep.rewrite), &guard) {
+                    Some(Step::Evicted(cached, proven)) => {
                         upkeep.evicted += 1;
-                        upkeep.gone.extend(Gone::of(&cached));
+                        upkeep.gone.extend(Gone::of(cached, proven));
                     }
                     Some(Step::Moved) => {}
                     None => break,
@@ -131,6 +140,7 @@ impl Cache {
         if !ranges.is_empty() {
             self.chain_ranges(&mut self.lists.lock(), &mut ranges);
         }
+        upkeep.rewrite.append(&mut scattered);
         upkeep
     }
 
@@ -139,11 +149,12 @@ impl Cache {
         for _ in 0..INLINE_PIECES {
             let mut lists = self.lists.lock();
             self.settle_queued(&mut lists);
+            let guard = epoch::pin();
             for _ in 0..PIECE {
                 if self.reserve(bytes) {
                     return true;
                 }
-                if self.step(&mut lists, None).is_none() {
+                if self.step(&mut lists, None, &guard).is_none() {
                     break;
                 }
             }
@@ -152,9 +163,10 @@ impl Cache {
     }
 
     /// Puts a copy into a slot: a free one, a new one, or one that is made free.
-    pub(super) fn place(&self, mut cached: Arc<Cached>) -> Option<Slot> {
+    pub(super) fn place(&self, mut cached: Box<Cached>) -> Option<Slot> {
+        let guard = epoch::pin();
         for _ in 0..INLINE_PIECES {
-            cached = match self.table.place(thread_shard(), cached) {
+            cached = match self.table.place(thread_shard(), cached, &guard) {
                 Ok(slot) => return Some(slot),
                 Err(cached) => cached,
             };
@@ -163,7 +175,7 @@ impl Cache {
             let freed = (0..INLINE_PIECES).any(|_| self.settle_queued(&mut self.lists.lock()).freed > 0);
             if !freed && !self.table.grow(size_of::<Node>(), |bytes| self.reserve(bytes)) {
                 let mut lists = self.lists.lock();
-                (0..PIECE).any(|_| !matches!(self.step(&mut lists, None), Some(Step::Moved)));
+                (0..PIECE).any(|_| !matches!(self.step(&mut lists, None, &guard), Some(Step::Moved)));
             }
         }
         None
@@ -185,7 +197,7 @@ impl Cache {
 
     /// Whether the slot was found empty, and freed.
     fn settle(&self, lists: &mut Lists, index: u32) -> bool {
-        match &*self.table.cell(index).cached.load() {
+        match self.table.cell(index).cached.get(&epoch::pin()) {
             Some(cached) if !lists.is_linked(index) => {
                 let memory = self.policy.memory(lists.count());
                 if let Some(marks) = lists.ghost.wants(memory)
@@ -208,7 +220,12 @@ impl Cache {
 
     /// One decision of the policy, or `None` if nothing is cached. With `rewrite`, the chain of what is evicted is handed
     /// out; else it is left for the next round.
-    fn step(&self, lists: &mut Lists, rewrite: Option<&mut Vec<Vec<Member>>>) -> Option<Step> {
+    fn step<'g>(
+        &'g self,
+        lists: &mut Lists,
+        rewrite: Option<&mut Vec<Vec<Member>>>,
+        guard: &'g Guard,
+    ) -> Option<Step<'g>> {
         let which = self.policy.next(lists.bytes(Which::Inactive), lists.bytes(Which::Active));
         let index = lists.oldest(which)?;
         let cell = self.table.cell(index);
@@ -222,44 +239,50 @@ impl Cache {
                 if let Some(rewrite) = rewrite {
                     self.hand_out(lists, index, rewrite);
                 }
-                let evicted = self.empty(cell, |_| true);
-                if let Some(cached) = &evicted {
+                let evicted = self.empty(cell, |_| true, guard);
+                if let Some(cached) = evicted {
                     self.evictions.fetch_add(1, Relaxed);
                     if remember {
                         lists.ghost.remember(cached.entry);
                     }
                 }
+                let proven = lists.is_proven(index);
                 lists.forget(index, evicted.is_some());
                 self.table.free(index);
-                Some(evicted.map_or(Step::Moved, Step::Evicted))
+                Some(evicted.map_or(Step::Moved, |cached| Step::Evicted(cached, proven)))
             }
         }
     }
 
     /// Hands out the chain around a slot, unless it holds nothing or has no neighbours that are still cached.
     fn hand_out(&self, lists: &mut Lists, index: u32, rewrite: &mut Vec<Vec<Member>>) {
-        if self.table.cell(index).cached.load().is_none() {
+        if self.table.cell(index).cached.get(&epoch::pin()).is_none() {
             return;
         }
-        let members: Vec<_> = lists
-            .unchain(index)
-            .into_iter()
-            .filter_map(|index| {
-                let cached = self.table.cell(index).cached.load();
-                let cached = cached.as_ref()?;
-                let word = cached.word.load(Acquire);
-                Some(Member { entry: cached.entry, word, record: Arc::clone(&cached.record) })
-            })
-            .collect();
+        let members: Vec<_> =
+            lists.unchain(index).into_iter().filter_map(|index| self.member(index, |_| true)).collect();
         if members.len() > 1 {
             rewrite.push(members);
         }
     }
 
+    /// What is still cached of a scan range.
+    fn members(&self, range: &[(Slot, u64)]) -> Vec<Member> {
+        range.iter().filter_map(|(slot, entry)| self.member(slot.index(), |found| found == *entry)).collect()
+    }
+
+    /// What a slot holds, if that is of an entry that is `meant`.
+    fn member(&self, index: u32, meant: impl FnOnce(u64) -> bool) -> Option<Member> {
+        let guard = epoch::pin();
+        let cached = self.table.get(index)?.cached.get(&guard).filter(|cached| meant(cached.entry))?;
+        let word = cached.word.load(Acquire);
+        Some(Member { entry: cached.entry, word, record: Arc::clone(&cached.record) })
+    }
+
     /// Links the members of scan ranges that are still cached, and returns how many there were.
     fn chain_ranges(&self, lists: &mut Lists, ranges: &mut Vec<ScanRange>) -> usize {
         let mut members = 0;
-        for range in ranges.drain(..) {
+        for ScanRange { members: range, .. } in ranges.drain(..) {
             let mut before = None;
             for &(slot, entry) in &range {
                 let index = slot.index();
@@ -277,6 +300,6 @@ impl Cache {
     }
 
     fn holds(&self, index: u32, entry: u64) -> bool {
-        self.table.cell(index).cached.load().as_ref().is_some_and(|cached| cached.entry == entry)
+        self.table.cell(index).cached.get(&epoch::pin()).is_some_and(|cached| cached.entry == entry)
     }
 }

@@ -12,11 +12,12 @@ use tierdb_pmem::Pool;
 use tierdb_sync::WordGuard;
 
 impl<P: Pool> Index<P> {
-    /// Appends to `out`, in key order, the first `limit` keys from the lower bound `from` on; if `reverse`,
-    /// in falling order the last `limit` keys down from the upper bound `from`.
+    /// Appends to `out`, in key order, the first `wanted` keys from the lower bound `from` on; if `reverse`,
+    /// in falling order the last ones down from the upper bound `from`. More than are wanted come if the leaf of the
+    /// last one has them: to read the leaf again takes longer.
     ///
     /// Each leaf is as it was at one moment; keys that are inserted or removed meanwhile are there or not.
-    /// Fewer than `limit` keys means that there are no more.
+    /// Fewer keys than are wanted means that there are no more.
     ///
     /// # Errors
     /// `Corrupt` on reaching a leaf that is damaged or lost; `out` then has the keys before it.
@@ -24,10 +25,10 @@ impl<P: Pool> Index<P> {
         &self,
         from: Bound<&[u8]>,
         reverse: bool,
-        limit: usize,
+        wanted: usize,
         out: &mut Vec<(Vec<u8>, EntryId)>,
     ) -> Result<()> {
-        let end = out.len().saturating_add(limit);
+        let end = out.len().saturating_add(wanted);
         let mut from = from.map(<[u8]>::to_vec);
         let mut contents = Contents::default();
         while out.len() < end {
@@ -68,16 +69,15 @@ impl<P: Pool> Index<P> {
                 (Bound::Excluded(from), true) => contents.retain(|key| key < from.as_slice()),
             }
             contents.sort();
-            let rest = end - out.len();
             let item = |item| (contents.key(item).to_vec(), item.id);
             if reverse {
-                out.extend(contents.items.iter().rev().take(rest).map(item));
+                out.extend(contents.items.iter().rev().map(item));
                 if header.low.bytes.is_empty() {
                     return Ok(());
                 }
                 from = Bound::Excluded(header.low.bytes);
             } else {
-                out.extend(contents.items.iter().take(rest).map(item));
+                out.extend(contents.items.iter().map(item));
                 match header.high {
                     Some(high) => from = Bound::Included(high.bytes),
                     None => return Ok(()),

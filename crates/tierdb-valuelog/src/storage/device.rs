@@ -2,6 +2,8 @@
 
 mod reads;
 
+pub use reads::{Found, Record, is_beside};
+
 use crate::image::Words;
 use crate::record::HEADER;
 use crate::storage::chunk::{Chunk, State};

@@ -8,10 +8,10 @@ use tierdb_engine::conformance::harm::sums::{Row, leave_out_each};
 
 const TESTS: [Row; 20] = [
     ("tierdb-pmem/src/sealed.rs", "unseal", 0, sealed_word),
-    ("src/core.rs", "read_ahead", 0, record_among_others),
-    ("src/core.rs", "read_ring", 0, record_in_a_ring),
-    ("src/core.rs", "read_flash", 0, record_on_flash),
-    ("src/core.rs", "read_victim", 0, record_in_the_second_level),
+    ("src/read.rs", "checked", 0, record_among_others),
+    ("src/read.rs", "read_ring", 0, record_in_a_ring),
+    ("src/read.rs", "read_flash", 0, record_on_flash),
+    ("src/read.rs", "read_victim", 0, record_in_the_second_level),
     ("src/hsit.rs", "absent", 0, word_without_a_record),
     ("src/image.rs", "restore", 0, word_of_a_closed_store),
     ("src/image.rs", "restore", 1, leaf_of_a_closed_store),

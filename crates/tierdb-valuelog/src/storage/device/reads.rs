@@ -3,15 +3,43 @@
 use super::Device;
 use crate::record::Header;
 use crate::word::Word;
+use std::cell::Cell;
+use std::sync::Arc;
 use tierdb_base::Result;
 use tierdb_device::{AlignedBuf, BLOCK, Cause, Dir};
 
 /// Most bytes that are read of a record before its header says how long it is.
 const FIRST_READ: u64 = 16 << 10;
+thread_local! {
+    /// What a thread reads single records into: no more than a first read, with a block more.
+    static BUFFER: Cell<AlignedBuf> = Cell::default();
+}
+
 /// Records with no more bytes between them are read at once: to read two blocks takes less than another read.
 const MOST_GAP: u64 = 2 * BLOCK;
 /// Most bytes of such a read.
 const MOST_SPAN: u64 = 256 << 10;
+
+/// A record: its header, and its bytes.
+pub type Record = (Header, Arc<[u8]>);
+
+/// A record among others that were read at once.
+pub struct Found {
+    buf: Arc<AlignedBuf>,
+    from: usize,
+    /// How many they were.
+    pub at_once: usize,
+}
+
+impl Found {
+    /// The record, unchecked, if it has no more than `most` bytes and all of them were read.
+    pub fn record(&self, most: u64) -> Option<(Header, &[u8])> {
+        let bytes = &self.buf[self.from..];
+        let bytes = &bytes[..bytes.len().min(most as usize)];
+        let header = Header::parse(bytes)?;
+        bytes.get(..header.len()).map(|bytes| (header, bytes))
+    }
+}
 
 /// Whole blocks that are read at once.
 struct Span {
@@ -19,6 +47,11 @@ struct Span {
     end: u64,
     /// The numbers of the records in it.
     records: Vec<usize>,
+}
+
+/// Whether a record at byte `at` is read at once with one that ends at byte `end`.
+pub fn is_beside(end: u64, at: u64) -> bool {
+    (end..=end + MOST_GAP).contains(&at)
 }
 
 /// Spans for `places`: the number, first and last byte of each record.
@@ -41,32 +74,34 @@ fn spans(mut places: Vec<(usize, u64, u64)>) -> Vec<Span> {
 impl<D: Dir> Device<D> {
     /// Reads the record that `word` says is at byte `at`, or the bytes where one should be, no more than its chunk
     /// has: the caller checks them.
-    pub fn read_record(&self, at: u64, word: Word, cause: Cause) -> Result<Option<(Header, Vec<u8>)>> {
+    pub fn read_record(&self, at: u64, word: Word, cause: Cause) -> Result<Option<Record>> {
         let (number, offset) = self.chunk_of(at);
         if number >= self.chunks_in_file() {
             return Ok(None);
         }
         let room = self.chunk_bytes - offset;
         let first = word.max_len(self.chunk_bytes).min(room).min(FIRST_READ);
-        let (start, buf) = self.read_span(at, first, cause)?;
-        let bytes = &buf[(at - start) as usize..];
-        let Some(header) = Header::parse(bytes) else { return Ok(None) };
-        let len = header.len();
-        if len as u64 > room {
-            return Ok(None);
+        let mut buf = BUFFER.take();
+        let record = self.read_into(&mut buf, at, first, cause).map(|bytes| {
+            let header = Header::parse(bytes).filter(|header| header.len() as u64 <= room)?;
+            Some((header, bytes.get(..header.len()).map(Arc::from)))
+        });
+        BUFFER.set(buf);
+        match record? {
+            None => Ok(None),
+            Some((header, Some(bytes))) => Ok(Some((header, bytes))),
+            Some((header, None)) => {
+                let len = header.len();
+                let (start, buf) = self.read_span(at, len as u64, cause)?;
+                let from = (at - start) as usize;
+                Ok(Some((header, buf[from..from + len].into())))
+            }
         }
-        if len <= bytes.len() {
-            return Ok(Some((header, bytes[..len].to_vec())));
-        }
-        let (start, buf) = self.read_span(at, len as u64, cause)?;
-        let from = (at - start) as usize;
-        Ok(Some((header, buf[from..from + len].to_vec())))
     }
 
-    /// As [`Device::read_record`] for several records; in their order. Those that lie side by side are read at once, and
-    /// all reads overlap. `None` too for a record that is longer than a first read, or whose read failed: read it by
-    /// itself.
-    pub fn read_records(&self, wanted: &[(u64, Word)], cause: Cause) -> Vec<Option<(Header, Vec<u8>)>> {
+    /// Reads several records, which are where [`Device::read_record`] would look for them; in their order. Those that
+    /// lie side by side are read at once, and all reads overlap. `None` where the read failed: read it by itself.
+    pub fn read_records(&self, wanted: &[(u64, Word)], cause: Cause) -> Vec<Option<Found>> {
         let in_file = self.chunks_in_file();
         let place = |(number, (at, word)): (usize, &(u64, Word))| {
             let (chunk, offset) = self.chunk_of(*at);
@@ -80,20 +115,15 @@ impl<D: Dir> Device<D> {
             buf.map(|buf| reads.push((span.start, buf))).is_ok()
         });
         let done = self.file.read_many(&mut reads, cause);
-        let mut found = vec![None; wanted.len()];
+        let mut found: Vec<_> = wanted.iter().map(|_| None).collect();
         for ((span, (start, buf)), done) in spans.into_iter().zip(reads).zip(done) {
             if done.is_err() {
                 continue;
             }
+            let (at_once, buf) = (span.records.len(), Arc::new(buf));
             for number in span.records {
-                let (at, word) = wanted[number];
-                let bytes = &buf[(at - start) as usize..];
-                let bytes = &bytes[..bytes.len().min(word.max_len(self.chunk_bytes) as usize)];
-                if let Some(header) = Header::parse(bytes)
-                    && header.len() <= bytes.len()
-                {
-                    found[number] = Some((header, bytes[..header.len()].to_vec()));
-                }
+                let from = (wanted[number].0 - start) as usize;
+                found[number] = Some(Found { buf: buf.clone(), from, at_once });
             }
         }
         found
@@ -101,11 +131,18 @@ impl<D: Dir> Device<D> {
 
     /// Reads at least `len` bytes from byte `at`: the whole blocks that hold them, and where those start.
     pub fn read_span(&self, at: u64, len: u64, cause: Cause) -> Result<(u64, AlignedBuf)> {
+        let mut buf = AlignedBuf::default();
+        self.read_into(&mut buf, at, len, cause)?;
+        Ok((at / BLOCK * BLOCK, buf))
+    }
+
+    /// As [`Device::read_span`], into `buf`. Returns the bytes from byte `at`.
+    fn read_into<'b>(&self, buf: &'b mut AlignedBuf, at: u64, len: u64, cause: Cause) -> Result<&'b [u8]> {
         let start = at / BLOCK * BLOCK;
         let end = (at + len).next_multiple_of(BLOCK);
-        let mut buf = AlignedBuf::zeroed((end - start) as usize)?;
-        self.file.read(start, &mut buf, cause)?;
-        Ok((start, buf))
+        buf.resize((end - start) as usize)?;
+        self.file.read(start, buf, cause)?;
+        Ok(&buf[(at - start) as usize..])
     }
 
     /// Reads a whole chunk.

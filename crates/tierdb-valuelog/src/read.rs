@@ -1,0 +1,365 @@
+//! How a key becomes a value: its word in the HSIT says where the record is, and what is read there is checked against
+//! the word.
+
+use crate::core::Core;
+use crate::record::{HEADER, Header, Kind};
+use crate::storage::{Found, Record};
+use crate::word::{Place, Word};
+use std::sync::Arc;
+use tierdb_base::Result;
+use tierdb_device::{Cause, Dir};
+use tierdb_engine::Value;
+use tierdb_pmem::Pool;
+
+/// Values that come with so many others in one read are not worth caching one by one.
+const CHEAP_AT_ONCE: usize = 4;
+/// A record to read together with others.
+struct Ahead {
+    number: usize,
+    entry: u64,
+    word: Word,
+    /// Byte of its device.
+    at: u64,
+    seen: Option<u32>,
+}
+
+/// A value that was read ahead.
+pub enum Ready {
+    /// It was cached.
+    Cached(Value),
+    /// It was read together with few others, or none, and is cached now.
+    Scattered(Value),
+    /// It came with many others, and is to be [checked](Core::check).
+    Raw(Raw),
+    /// It is to be read by itself.
+    Alone,
+}
+
+/// The bytes of a record that was read ahead, unchecked.
+pub struct Raw {
+    found: Found,
+    entry: u64,
+    word: Word,
+}
+
+/// `len` bytes from byte `at` of the pool.
+pub fn read_shared<P: Pool>(pool: &P, at: u64, len: usize) -> Result<Arc<[u8]>> {
+    let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, len).collect();
+    if let Some(bytes) = Arc::get_mut(&mut bytes) {
+        pool.read(at, bytes)?;
+    }
+    Ok(bytes)
+}
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    /// The value of `key` as of now.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Value>> {
+        loop {
+            let guard = crossbeam_epoch::pin();
+            let Some(entry) = self.index.get(key)? else { return Ok(None) };
+            let word = self.hsit.settled(entry)?;
+            if let Some(found) =
+                self.fetch(entry, word, key, guard, || self.hsit.word(entry).clean() == word)?
+            {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// The value of `key` as a snapshot at `seqno` sees it.
+    pub fn get_at(&self, key: &[u8], seqno: u64) -> Result<Option<Value>> {
+        let guard = crossbeam_epoch::pin();
+        match self.index.get(key)? {
+            None => Ok(None),
+            Some(entry) => {
+                drop(guard);
+                self.entry_at(entry, key, seqno)
+            }
+        }
+    }
+
+    /// The value of `key`, whose entry is `entry`, as a snapshot at `seqno` sees it. The snapshot is open, so
+    /// the entry stays the key's.
+    pub fn entry_at(&self, entry: u64, key: &[u8], seqno: u64) -> Result<Option<Value>> {
+        loop {
+            let guard = crossbeam_epoch::pin();
+            let word = self.word_at(entry, seqno)?;
+            let still = || {
+                let now = self.hsit.word(entry).clean();
+                self.versions.find(entry, seqno).map_or(now, Word::clean) == word
+            };
+            if let Some(found) = self.fetch(entry, word, key, guard, still)? {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// The word of `entry` that a snapshot at `seqno` sees.
+    pub fn word_at(&self, entry: u64, seqno: u64) -> Result<Word> {
+        let now = self.hsit.settled(entry)?;
+        // A replaced word may not have been durable when it was replaced; what replaced it is now.
+        Ok(self.versions.find(entry, seqno).map_or(now, Word::clean))
+    }
+
+    /// The value that `word` of `entry` points at, or `None` if it was moved or replaced meanwhile, as
+    /// `still` (whether the word is current) tells.
+    fn fetch(
+        &self,
+        entry: u64,
+        word: Word,
+        key: &[u8],
+        guard: crossbeam_epoch::Guard,
+        still: impl Fn() -> bool,
+    ) -> Result<Option<Option<Value>>> {
+        match word.place() {
+            Place::None | Place::Free => Ok(Some(None)),
+            Place::Damaged => Err(self.damaged_entry(entry).with_key(key)),
+            Place::Ring(at) => {
+                let read = self.read_ring(at, word, entry)?;
+                drop(guard);
+                match read {
+                    Some((header, bytes)) if header.key(&bytes) == key => {
+                        self.counters.ring_hits.add(1);
+                        match self.value_of(header, bytes)? {
+                            Some(value) => Ok(Some(Some(value))),
+                            None if !still() => Ok(None),
+                            None => Err(self.corrupt(word, "a part of the value is damaged").with_key(key)),
+                        }
+                    }
+                    _ if !still() => Ok(None),
+                    _ => Err(self.corrupt(word, "the record in the write buffer is damaged").with_key(key)),
+                }
+            }
+            Place::Flash(..) => {
+                let slot = self.hsit.aux(entry).slot();
+                if let Some(value) = self.cache.get(slot, entry, word.0) {
+                    return Ok(Some(Some(value)));
+                }
+                // Nobody is pinned while flash is read, so that a slow read holds nothing back. Meanwhile the record
+                // may go, its chunk be filled anew, and a newer record of the key come to the same place with the
+                // same tag. Then the word is the same again, and the filling is not.
+                let filling = self.storage.filling(word);
+                drop(guard);
+                if let Some((header, bytes)) = self.read_victim(word, entry, filling, key)
+                    && let Some(value) = self.admit_and_share(header, bytes, entry, word, Some(filling))?
+                {
+                    return Ok(Some(Some(value)));
+                }
+                self.counters.flash_reads.add(1);
+                // Once more before it is called damaged: a flip on the way is not one on the medium.
+                for _ in 0..2 {
+                    let read = self.read_flash(word, entry, Cause::Foreground)?;
+                    if self.storage.filling(word) != filling {
+                        return Ok(None);
+                    }
+                    match read {
+                        Some((header, bytes)) if header.key(&bytes) == key => {
+                            let seen = Some(filling);
+                            if let Some(value) = self.admit_and_share(header, bytes, entry, word, seen)? {
+                                return Ok(Some(Some(value)));
+                            }
+                            if !still() {
+                                return Ok(None);
+                            }
+                        }
+                        _ if !still() => return Ok(None),
+                        _ => {}
+                    }
+                }
+                Err(self.corrupt(word, "the record is damaged").with_key(key))
+            }
+        }
+    }
+
+    /// The values of `keys` as of some moment each; reads of flash overlap.
+    pub fn multi_get(&self, keys: &[&[u8]]) -> Vec<Result<Option<Value>>> {
+        let wanted = {
+            let _guard = crossbeam_epoch::pin();
+            let word_of = |key: &&[u8]| {
+                let entry = self.index.get(key).ok()??;
+                Some((entry, self.hsit.settled(entry).ok()?))
+            };
+            keys.iter().map(word_of).collect::<Vec<_>>()
+        };
+        let read = self.read_ahead(&wanted, |number| keys[number]);
+        keys.iter()
+            .zip(read)
+            .map(|(key, ready)| match ready {
+                Ready::Cached(value) | Ready::Scattered(value) => Ok(Some(value)),
+                Ready::Raw(raw) => {
+                    self.check(raw, key).map_or_else(|| self.get(key), |value| Ok(Some(value)))
+                }
+                Ready::Alone => self.get(key),
+            })
+            .collect()
+    }
+
+    /// The values that are cached, or on flash, whose reads overlap. What one read brings together is not
+    /// cached: to have some of it would not spare the read.
+    pub fn read_ahead<'k>(
+        &self,
+        wanted: &[Option<(u64, Word)>],
+        key: impl Fn(usize) -> &'k [u8],
+    ) -> Vec<Ready> {
+        let mut by_device: Vec<Vec<Ahead>> = self.storage.devices().iter().map(|_| Vec::new()).collect();
+        let mut ready = Vec::with_capacity(wanted.len());
+        for (number, wanted) in wanted.iter().enumerate() {
+            ready.push(Ready::Alone);
+            let Some((entry, word)) = *wanted else { continue };
+            let Place::Flash(device, at) = word.place() else { continue };
+            let Some(list) = by_device.get_mut(usize::from(device)).filter(|_| !word.is_large()) else {
+                continue;
+            };
+            let seen = self.sight(entry, word);
+            if let Some(value) = self.cached(entry, word, seen, key(number)) {
+                ready[number] = Ready::Cached(value);
+            } else {
+                list.push(Ahead { number, entry, word, at, seen });
+            }
+        }
+        for (device, list) in self.storage.devices().iter().zip(by_device) {
+            let places: Vec<(u64, Word)> = list.iter().map(|ahead| (ahead.at, ahead.word)).collect();
+            let found = device.read_records(&places, Cause::Foreground);
+            for (Ahead { number, entry, word, seen, .. }, found) in list.into_iter().zip(found) {
+                let Some(found) = found else { continue };
+                let alone = found.at_once < CHEAP_AT_ONCE;
+                let raw = Raw { found, entry, word };
+                if !alone {
+                    ready[number] = Ready::Raw(raw);
+                } else if let Some((header, bytes)) = self.checked(raw, key(number))
+                    && let Ok(Some(value)) = self.admit_and_share(header, bytes, entry, word, seen)
+                {
+                    ready[number] = Ready::Scattered(value);
+                }
+            }
+        }
+        ready
+    }
+
+    /// The value of `key` in what was read ahead, if it checks.
+    pub fn check(&self, raw: Raw, key: &[u8]) -> Option<Value> {
+        let (header, bytes) = self.checked(raw, key)?;
+        self.value_of(header, bytes).ok()?
+    }
+
+    fn checked(&self, raw: Raw, key: &[u8]) -> Option<Record> {
+        let (header, bytes) = raw.found.record(raw.word.max_len(self.layout.chunk_bytes))?;
+        let right = header.is_coupled(raw.entry, raw.word.tag())
+            && header.is_whole(bytes, self.seed)
+            && header.key(bytes) == key;
+        right.then(|| {
+            self.counters.flash_reads.add(1);
+            (header, bytes.into())
+        })
+    }
+
+    /// The value of `key` from the cache, or from its second level.
+    fn cached(&self, entry: u64, word: Word, seen: Option<u32>, key: &[u8]) -> Option<Value> {
+        self.cache.get(self.hsit.aux(entry).slot(), entry, word.0).or_else(|| {
+            let (header, bytes) = self.read_victim(word, entry, seen?, key)?;
+            self.admit_and_share(header, bytes, entry, word, seen).ok()?
+        })
+    }
+
+    /// The record of `key` at `word` in a `filling` of its chunk, from the cache's second level.
+    fn read_victim(&self, word: Word, entry: u64, filling: u32, key: &[u8]) -> Option<Record> {
+        let (header, bytes) = self.victims.get(word.0, filling)?;
+        let right = header.is_coupled(entry, word.tag())
+            && header.is_whole(&bytes, self.seed)
+            && header.key(&bytes) == key;
+        right.then(|| {
+            self.counters.victim_hits.add(1);
+            (header, bytes)
+        })
+    }
+
+    /// The record at pool offset `at`, if it is whole and coupled with `word` of `entry`.
+    pub fn read_ring(&self, at: u64, word: Word, entry: u64) -> Result<Option<Record>> {
+        let (first, end) = (self.layout.rings_at(), self.layout.first_page() * crate::pages::PAGE);
+        if at < first || at + HEADER as u64 > end {
+            return Ok(None);
+        }
+        let room = self.layout.ring_bytes - (at - first) % self.layout.ring_bytes;
+        let mut head = [0u8; HEADER];
+        self.pool.read(at, &mut head)?;
+        let Some(header) = Header::parse(&head) else { return Ok(None) };
+        if header.len() as u64 > room || !header.is_coupled(entry, word.tag()) {
+            return Ok(None);
+        }
+        let bytes = read_shared(&*self.pool, at, header.len())?;
+        // The record may have been overwritten between the two reads: the header is that of the bytes.
+        let whole = bytes[..head.len()] == head && header.is_whole(&bytes, self.seed);
+        Ok(whole.then_some((header, bytes)))
+    }
+
+    /// The record in Value Storage where `word` points, if it is whole and coupled with it.
+    pub fn read_flash(&self, word: Word, entry: u64, cause: Cause) -> Result<Option<Record>> {
+        let Place::Flash(number, at) = word.place() else { return Ok(None) };
+        let Some(device) = self.storage.device(number) else { return Ok(None) };
+        let read = device.read_record(at, word, cause)?;
+        Ok(read.filter(|(header, bytes)| {
+            header.is_coupled(entry, word.tag()) && header.is_whole(bytes, self.seed)
+        }))
+    }
+
+    /// The record where `word` points, wherever that is.
+    pub fn read_record(&self, word: Word, entry: u64, cause: Cause) -> Result<Option<Record>> {
+        match word.place() {
+            Place::Ring(at) => self.read_ring(at, word, entry),
+            Place::Flash(..) => self.read_flash(word, entry, cause),
+            Place::None | Place::Free | Place::Damaged => Ok(None),
+        }
+    }
+
+    /// The value in a record that was just read, put together from its parts where it is long; `None` if a
+    /// part does not check.
+    pub fn value_of(&self, header: Header, bytes: Arc<[u8]>) -> Result<Option<Value>> {
+        if header.kind == Kind::Parts {
+            return Ok(self.read_long(&header, &bytes, Cause::Foreground)?.map(Value::from));
+        }
+        Ok(Some(Value::shared(bytes, header.body_range())))
+    }
+
+    /// Which filling of its chunk `word` points into, if it is the word of `entry` now.
+    pub fn sight(&self, entry: u64, word: Word) -> Option<u32> {
+        let filling = self.storage.filling(word);
+        (self.hsit.word(entry).clean() == word).then_some(filling)
+    }
+
+    /// The value in a record just read from flash. It goes through the cache if that takes it, and if the word has
+    /// been that of the entry, in the filling `seen`, since before the read.
+    pub fn admit_and_share(
+        &self,
+        header: Header,
+        record: Arc<[u8]>,
+        entry: u64,
+        word: Word,
+        seen: Option<u32>,
+    ) -> Result<Option<Value>> {
+        if let Some(filling) = seen.filter(|_| header.kind != Kind::Parts)
+            && let Some(slot) =
+                self.cache.insert(entry, (word.0, filling), record.clone(), header.body_range())
+        {
+            // A slot that is there already holds a copy that was evicted, or that another reader has just made.
+            let before = self.hsit.update_aux(entry, |aux| aux.with_slot(Some(slot)));
+            if let Some(other) = before.slot() {
+                self.cache.remove(other, entry);
+            }
+            if self.sight(entry, word) != seen {
+                // Whoever replaced the word may have looked before the slot was there.
+                self.uncache(entry);
+            }
+            if self.cache.pressure() {
+                self.work.want_upkeep();
+            }
+        }
+        self.value_of(header, record)
+    }
+
+    /// Takes the entry's value out of the cache.
+    pub fn uncache(&self, entry: u64) {
+        if let Some(slot) = self.hsit.update_aux(entry, |aux| aux.with_slot(None)).slot() {
+            self.cache.remove(slot, entry);
+        }
+    }
+}
