@@ -1,12 +1,12 @@
 //! Which range is migrated (PrismDB §4.4.1, §4.4.2, §5.3): candidates are the key ranges of tables, scored by how
-//! many keys would leave the fast tier for each that is written to flash.
+//! many keys would leave the fast tier for each that is rewritten on flash.
 //!
 //! Of a range with `tn` keys on the fast tier, a share `p` of them popular, and a table of `tf` keys of which a share
 //! `o` is also on the fast tier, the metric is `M = (1 - p) tn / (1 - o) tf` (Equation 1, with `F = tf / tn`).
 
 use crate::config::Metric;
-use crate::core::{Core, hash_of};
-use crate::migrate::{Plan, Victims};
+use crate::core::Core;
+use crate::migrate::{Fate, Plan, Victims};
 use crate::partition::{Bounds, Partition, State, bounds};
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
@@ -21,15 +21,15 @@ const SAMPLE: u64 = 256;
 const RUN: usize = 16;
 
 impl<P: Pool, D: Dir> Core<P, D> {
-    /// The best range of `part` for such victims; `None` if no range has any.
-    pub fn choose(&self, part: &Partition<D>, victims: Victims) -> Option<Plan> {
+    /// The best range of `part` for such victims, with its score; `None` if no range has any.
+    pub fn choose(&self, part: &Partition<D>, victims: Victims) -> Option<(f64, Plan)> {
         let state = part.read();
         let tables = state.tables.tables();
         if state.index.is_empty() {
             return None;
         }
         if tables.is_empty() {
-            return Some(Plan { range: KeyRange::all(), tables: 0..0 });
+            return Some((f64::MAX, Plan { range: KeyRange::all(), tables: 0..0 }));
         }
         let choices = match self.options.choices as usize {
             0 => tables.len(),
@@ -47,34 +47,30 @@ impl<P: Pool, D: Dir> Core<P, D> {
             .filter(|number| !tables[*number].is_damaged())
             .map(|number| (self.score(&state, number, victims), number))
             .filter(|(score, _)| *score > 0.0);
-        let (_, number) = scored.max_by(|one, other| one.0.total_cmp(&other.0))?;
-        Some(Plan { range: state.tables.range_of(number), tables: number..number + 1 })
+        let (score, number) = scored.max_by(|one, other| one.0.total_cmp(&other.0))?;
+        Some((score, Plan { range: state.tables.range_of(number), tables: number..number + 1 }))
     }
 
     fn score(&self, state: &State<D>, number: usize, victims: Victims) -> f64 {
         let range = state.tables.range_of(number);
         let table = &state.tables.tables()[number];
-        let fast_keys = table.fast_keys.load(Ordering::Relaxed);
-        let Some(all) = bounds(&range).filter(|_| fast_keys > 0) else { return 0.0 };
+        let dirty_keys = table.dirty_keys.load(Ordering::Relaxed);
+        let Some(all) = bounds(&range).filter(|_| dirty_keys > 0) else { return 0.0 };
         let Ok(whole) = table.table(Cause::Migration) else { return 0.0 };
-        let threshold = self.tracker.threshold(self.pinned_pct());
-        let leaves = |key: &[u8], tombstone: bool| match victims {
-            Victims::All => true,
-            Victims::Tombstones => tombstone,
-            Victims::Unpopular => tombstone || !threshold.pins(self.tracker.popularity(hash_of(key))),
-            Victims::None => false,
-        };
-        let (mut looked_at, mut unpopular, mut overlap) = (0_u64, 0_u64, 0_u64);
+        let fate = self.fates(state, victims);
+        let (mut looked_at, mut leaving, mut overlap) = (0_u64, 0_u64, 0_u64);
         let mut look = |bounds: Bounds<'_>, most: usize| {
-            for (key, entry) in state.index.range::<[u8], _>(bounds).take(most) {
+            // Copies are passed over, but not without end.
+            let ahead = state.index.range::<[u8], _>(bounds).take(most.saturating_mul(4));
+            for (key, entry) in ahead.filter(|(_, entry)| !entry.is_clean()).take(most) {
                 looked_at += 1;
-                unpopular += u64::from(leaves(key, entry.is_tombstone()));
+                leaving += u64::from(fate(key, *entry) == Fate::Leaves);
                 if self.options.metric != Metric::MaxUnpopular {
                     overlap += u64::from(whole.locate(key, Seqno::MAX).is_some());
                 }
             }
         };
-        if self.options.metric != Metric::ApproxM || fast_keys <= SAMPLE || victims == Victims::Tombstones {
+        if self.options.metric != Metric::ApproxM || dirty_keys <= SAMPLE || victims == Victims::Tombstones {
             look(all, usize::MAX);
         } else {
             // Some keys behind each of some places in the table; some from the range's start, lest there be none.
@@ -90,11 +86,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if looked_at == 0 {
             return 0.0;
         }
-        let of_all = |sampled: u64| sampled as f64 / looked_at as f64 * fast_keys as f64;
-        let written = (table.footer().keys as f64 - of_all(overlap)).max(1.0);
+        let of_all = |sampled: u64| sampled as f64 / looked_at as f64 * dirty_keys as f64;
+        let rewritten = (table.footer().keys as f64 - of_all(overlap)).max(1.0);
         match self.options.metric {
-            Metric::MaxUnpopular => of_all(unpopular),
-            Metric::ApproxM | Metric::PreciseM => of_all(unpopular) / written,
+            Metric::MaxUnpopular => of_all(leaving),
+            Metric::ApproxM | Metric::PreciseM => of_all(leaving) / rewritten,
         }
     }
 }

@@ -18,6 +18,15 @@ pub enum Metric {
     MaxUnpopular,
 }
 
+/// What brings keys that are popular, and on flash only, to the fast tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promotion {
+    /// A read: the value that was just read is copied. And migrations for space.
+    OnRead,
+    /// Migrations only, for space and, where hardly anything is written, triggered by reads (PrismDB §4.4.4).
+    ByMigration,
+}
+
 /// Sizes and thresholds. Those marked *format* are fixed when the store is created and read back on open.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -34,14 +43,14 @@ pub struct Options {
     /// Fill at which it stops. Default 95, below `high_pct`.
     pub low_pct: u8,
     /// Share of the tracked keys, in percent, that are popular enough to stay: 0..=100, or `None` to look for the best
-    /// by hill climbing on throughput and writes to flash. Default 70 (PrismDB §6).
+    /// by hill climbing on throughput and writes to flash. Default 50, of twice as many keys as PrismDB (§6: 70).
     pub pinned_pct: Option<u8>,
     /// Most bytes a day that are written to each flash directory, in their order; any to one for which there is `None`, or
     /// nothing at all. Default: nothing. When all directories have spent theirs, the fast tier is filled up to the last percent, then
     /// writers are slowed down, and only writers that find no room at all make it be exceeded.
     pub flash_bytes_per_day: Vec<Option<u64>>,
     /// Keys that are tracked, in percent of those that the fast tier would hold if each took 1 KiB with its value: 1 to 400.
-    /// Default 50. A tracked key takes 4.1 bytes of DRAM; all of them a tenth of `memory` at the most.
+    /// Default 100. A tracked key takes 4.1 bytes of DRAM; all of them a tenth of `memory` at the most.
     pub tracked_pct: u16,
     /// Most of the fast tier, in percent, that copies of tables' indexes and filters take: 0 to 50. Default 12; none are made where
     /// the pool is DRAM itself.
@@ -50,6 +59,11 @@ pub struct Options {
     pub metric: Metric,
     /// Ranges that are compared for a migration. Default 8 (PrismDB §5.3); 0 compares all.
     pub choices: u32,
+    /// What brings popular keys to the fast tier. Default `OnRead`.
+    pub promotion: Promotion,
+    /// How many keys a migration is to bring to flash for each that it rewrites, as long as space can be had by dropping copies: in
+    /// percent of what it would bring if the fast tier held nothing else. 0 to 100, default 90.
+    pub least_yield_pct: u8,
     /// Threads for recovery. Default: the processors.
     pub recovery_threads: usize,
     /// Who does background work.
@@ -68,12 +82,14 @@ impl Options {
             table_bytes: (pool_len / 16).clamp(256 << 10, 8 << 20),
             high_pct: 98,
             low_pct: 95,
-            pinned_pct: Some(70),
+            pinned_pct: Some(50),
             flash_bytes_per_day: Vec::new(),
-            tracked_pct: 50,
+            tracked_pct: 100,
             table_parts_pct: 12,
             metric: Metric::ApproxM,
             choices: 8,
+            promotion: Promotion::OnRead,
+            least_yield_pct: 90,
             recovery_threads: cores,
             background: Background::Threads,
         }
@@ -93,6 +109,7 @@ impl Options {
         check(self.pinned_pct.is_none_or(|pct| pct <= 100), "pinned_pct must be 0 to 100")?;
         check((1..=400).contains(&self.tracked_pct), "tracked_pct must be 1 to 400")?;
         check(self.table_parts_pct <= 50, "table_parts_pct must be 0 to 50")?;
+        check(self.least_yield_pct <= 100, "least_yield_pct must be 0 to 100")?;
         check(self.recovery_threads >= 1, "recovery_threads must be at least 1")
     }
 }

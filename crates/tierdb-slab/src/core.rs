@@ -158,7 +158,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let state = part.read();
         let unsettled = part.unsettled(key, || hash_of(key));
         if let Some(entry) = state.version_at(key, seqno) {
-            let value = if entry.is_tombstone() { None } else { Some(self.value_of(key, entry)?) };
+            let value = if entry.is_tombstone() { None } else { Some(self.value_of(&state, key, entry)?) };
             drop(state);
             drop(router);
             self.settle(unsettled)?;
@@ -174,12 +174,21 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// The value of `entry`, the version of `key` that is on the fast tier. Under the partition's lock.
-    pub fn value_of(&self, key: &[u8], entry: Entry) -> Result<Value> {
-        let (head, value) = self.heap.read(entry.at()).map_err(|error| error.with_key(key))?;
-        if head.key != key || head.seqno != entry.seqno || entry.is_doubtful() {
-            return Err(self.heap.damaged(entry.at()).with_key(key));
-        }
-        Ok(Value::from(value))
+    /// Of a clean copy that is damaged, flash has the value.
+    pub fn value_of(&self, state: &State<D>, key: &[u8], entry: Entry) -> Result<Value> {
+        let error = match self.heap.read(entry.at()) {
+            Ok((head, value)) if head.key == key && head.seqno == entry.seqno && !entry.is_doubtful() => {
+                return Ok(Value::from(value));
+            }
+            Ok(_) => self.heap.damaged(entry.at()),
+            Err(error) => error,
+        };
+        let on_flash = || {
+            let table = state.tables.find(key).filter(|_| entry.is_clean())?.table(Cause::Foreground).ok()?;
+            let found = table.get(key, entry.seqno, Cause::Foreground).ok()??;
+            found.value.filter(|_| found.seqno == entry.seqno)
+        };
+        on_flash().map(Value::from).ok_or_else(|| error.with_key(key))
     }
 
     fn get_on_flash(&self, on_flash: &OnFlash<D>, key: &[u8], seqno: Seqno) -> Result<Option<Value>> {

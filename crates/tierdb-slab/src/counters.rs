@@ -29,6 +29,8 @@ pub struct Counters {
     pub demoted: Counter,
     /// Keys that were copied to the fast tier.
     pub promoted: Counter,
+    /// Keys that stayed on the fast tier when a migration wrote them to flash.
+    pub cleaned: Counter,
     /// Copies of what flash has that were dropped.
     pub dropped_copies: Counter,
     pub tables_written: Counter,

@@ -1,11 +1,14 @@
 //! Entries of a range in key order, both ways, as one snapshot sees them: partitions one after another, in each of
 //! them what is on the fast tier merged with what is on flash (PrismDB §5.1).
 //!
-//! Entries are taken a batch at a time, under the lock of one partition; the tables are read without it.
+//! A *stretch* is what a cursor takes under the lock of one partition: some versions on the fast tier with their values, and the
+//! tables that there are at that moment, which are read afterwards as far as those reach. A snapshot's view never changes, so a stretch is
+//! good for as long as the cursor needs it.
 
 use crate::core::{Core, OnFlash};
 use crate::partition::{State, bounds};
-use std::collections::VecDeque;
+use crate::tables::Walk;
+use std::iter::Peekable;
 use std::ops::Bound;
 use tierdb_base::{Result, Seqno};
 use tierdb_device::{Cause, Dir};
@@ -13,11 +16,13 @@ use tierdb_engine::{Cursor, KeyRange, Snapshot, Value};
 use tierdb_pmem::Pool;
 use tierdb_table::{Direction, ReadAhead, Source, Visible};
 
-/// Entries taken at first; doubled up to the most with each batch.
-const FIRST_BATCH: usize = 16;
-const MOST_BATCH: usize = 256;
-/// Bytes of values after which a batch ends.
-const BATCH_BYTES: usize = 1 << 20;
+/// Versions on the fast tier that the first stretch takes; doubled up to the most with each.
+const FIRST_FAST: usize = 8;
+const MOST_FAST: usize = 256;
+/// Bytes of values after which it takes no more.
+const FAST_BYTES: usize = 1 << 20;
+/// How much of a table is read at first.
+const FIRST_READ: u64 = 32 << 10;
 
 /// Where the cursor stands: between two keys.
 #[derive(Clone, Debug)]
@@ -34,13 +39,56 @@ enum At {
     After(Vec<u8>),
 }
 
-/// An entry on the way to the caller; `None` for the value where none is wanted.
-type Ahead = (Vec<u8>, Option<Value>);
+/// A key with its value; `None` for the value where none is wanted.
+type Item = (Vec<u8>, Option<Value>);
 
 /// What a snapshot sees of a key on the fast tier: a value, or that the key is gone.
 struct Fast {
     key: Vec<u8>,
     value: Option<Option<Value>>,
+}
+
+/// What comes next in the cursor's direction.
+struct Stretch<D: Dir> {
+    fast: Peekable<std::vec::IntoIter<Fast>>,
+    flash: Visible<Walk<D>>,
+    /// Whether the entry that `flash` is at was given, or it is not at its first one yet.
+    given: bool,
+    on_flash: OnFlash<D>,
+    reverse: bool,
+    /// What is left of the range behind it.
+    rest: Option<KeyRange>,
+}
+
+impl<D: Dir> Stretch<D> {
+    /// The next entry, as a snapshot at `seqno` sees it. Where a table is damaged, what comes next is not known.
+    fn next(&mut self, seqno: Seqno, keys_only: bool) -> Result<Option<Item>> {
+        loop {
+            if std::mem::take(&mut self.given) {
+                self.flash.advance()?;
+            }
+            let reverse = self.reverse;
+            let before =
+                |fast: &Fast, key: &[u8]| if reverse { *fast.key >= *key } else { *fast.key <= *key };
+            let fast = match self.flash.entry() {
+                Some(entry) => self.fast.next_if(|fast| before(fast, entry.key)),
+                None => self.fast.next(),
+            };
+            if let Some(fast) = fast {
+                self.given = self.flash.entry().is_some_and(|entry| entry.key == fast.key);
+                match fast.value {
+                    Some(value) => return Ok(Some((fast.key, value))),
+                    None => continue,
+                }
+            }
+            let Some(entry) = self.flash.entry() else { return Ok(None) };
+            self.given = true;
+            if !self.on_flash.is_removed(entry.key, entry.seqno, seqno) {
+                let value = entry.value.filter(|_| !keys_only).map(|value| Value::from(value.to_vec()));
+                return Ok(Some((entry.key.to_vec(), value)));
+            }
+        }
+    }
 }
 
 /// A cursor of this engine.
@@ -49,10 +97,11 @@ pub struct StoreCursor<'c, P: Pool, D: Dir> {
     range: KeyRange,
     snapshot: Snapshot,
     at: At,
-    /// Entries ahead in the direction `reverse`.
-    ahead: VecDeque<Ahead>,
+    /// What lies ahead in the direction `reverse`, behind `at`.
+    stretch: Option<Stretch<D>>,
     reverse: bool,
-    batch: usize,
+    /// Versions on the fast tier that the next stretch takes.
+    most_fast: usize,
     /// Whether values are not wanted.
     keys_only: bool,
 }
@@ -65,9 +114,9 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
             range,
             snapshot,
             at: At::Either,
-            ahead: VecDeque::new(),
+            stretch: None,
             reverse: false,
-            batch: FIRST_BATCH,
+            most_fast: FIRST_FAST,
             keys_only: false,
         }
     }
@@ -75,22 +124,18 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
     /// The number of keys in `range` that `snapshot` sees.
     pub fn count(core: &'c Core<P, D>, range: KeyRange, snapshot: Snapshot) -> Result<u64> {
         let mut cursor =
-            StoreCursor { keys_only: true, batch: MOST_BATCH, ..Self::new(core, range, snapshot) };
+            StoreCursor { keys_only: true, most_fast: MOST_FAST, ..Self::new(core, range, snapshot) };
         let mut keys = 0;
-        while cursor.fill()? {
-            keys += cursor.ahead.len() as u64;
-            if let Some((key, _)) = cursor.ahead.pop_back() {
-                cursor.at = At::After(key);
-            }
-            cursor.ahead.clear();
+        while cursor.advance()?.is_some() {
+            keys += 1;
         }
         Ok(keys)
     }
 
     fn move_to(&mut self, at: At) {
         self.at = at;
-        self.ahead.clear();
-        self.batch = FIRST_BATCH;
+        self.stretch = None;
+        self.most_fast = FIRST_FAST;
     }
 
     /// The part of the range that lies ahead; `None` where there is none.
@@ -112,25 +157,8 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         Some(rest)
     }
 
-    /// Takes the next entries in the cursor's direction. `false` at the end of the range.
-    fn fill(&mut self) -> Result<bool> {
-        let Some(mut rest) = self.rest() else { return Ok(false) };
-        loop {
-            if bounds(&rest).is_none() {
-                return Ok(false);
-            }
-            let Some(next) = self.fill_from_part(&rest)? else { return Ok(!self.ahead.is_empty()) };
-            if !self.ahead.is_empty() {
-                self.batch = (self.batch * 2).min(MOST_BATCH);
-                return Ok(true);
-            }
-            rest = next;
-        }
-    }
-
-    /// Takes entries of the partition in which `rest` begins, in the cursor's direction. Returns what is left of it
-    /// behind them, if anything.
-    fn fill_from_part(&mut self, rest: &KeyRange) -> Result<Option<KeyRange>> {
+    /// What lies ahead in the partition in which `rest` begins, in the cursor's direction.
+    fn stretch(&mut self, rest: &KeyRange) -> Result<Stretch<D>> {
         let seqno = self.snapshot.seqno();
         let router = self.core.router.read();
         let number = match (&rest.start, &rest.end, self.reverse) {
@@ -166,24 +194,33 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         if unsettled {
             self.core.heap.pool.wait(self.core.heap.pool.lsn())?;
         }
-        let last = if whole { None } else { fast.last().map(|fast| fast.key.clone()) };
-        let end = self.merge(fast, &on_flash, &inside, last, seqno)?;
-        Ok(match end {
-            // The batch is full, or what was taken from the fast tier is used up: go on behind that key.
-            Some(key) if self.reverse => {
-                Some(KeyRange { start: rest.start.clone(), end: Bound::Excluded(key) })
+        self.most_fast = (self.most_fast * 2).min(MOST_FAST);
+        // What was taken of the fast tier ends here.
+        let last = fast.last().filter(|_| !whole).map(|fast| fast.key.clone());
+        let (mut reach, mut behind) = (inside, None);
+        match (last, border, self.reverse) {
+            (Some(last), _, false) => {
+                reach.end = Bound::Included(last.clone());
+                behind = Some(KeyRange { start: Bound::Excluded(last), end: rest.end.clone() });
             }
-            Some(key) => Some(KeyRange { start: Bound::Excluded(key), end: rest.end.clone() }),
-            None => match border {
-                Some(border) if self.reverse && !rest.is_before(&border) => {
-                    Some(KeyRange { start: rest.start.clone(), end: Bound::Excluded(border) })
-                }
-                Some(border) if !self.reverse && !rest.is_after(&border) => {
-                    Some(KeyRange { start: Bound::Included(border), end: rest.end.clone() })
-                }
-                _ => None,
-            },
-        })
+            (Some(last), _, true) => {
+                reach.start = Bound::Included(last.clone());
+                behind = Some(KeyRange { start: rest.start.clone(), end: Bound::Excluded(last) });
+            }
+            (None, Some(border), false) if !rest.is_after(&border) => {
+                behind = Some(KeyRange { start: Bound::Included(border), end: rest.end.clone() });
+            }
+            (None, Some(border), true) if !rest.is_before(&border) => {
+                behind = Some(KeyRange { start: rest.start.clone(), end: Bound::Excluded(border) });
+            }
+            _ => {}
+        }
+        let direction = if self.reverse { Direction::Backward } else { Direction::Forward };
+        let ahead = ReadAhead { first: FIRST_READ, ..ReadAhead::default() };
+        let entries = on_flash.tables.entries(&reach, direction, ahead, Cause::Foreground);
+        let flash = Visible::new(entries, direction, seqno);
+        let fast = fast.into_iter().peekable();
+        Ok(Stretch { fast, flash, given: true, on_flash, reverse: self.reverse, rest: behind })
     }
 
     /// What the snapshot sees of the next keys on the fast tier, and whether these are all in `range`.
@@ -203,7 +240,7 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
                 (Some(one), Some(other)) if self.reverse => one.max(other),
                 (Some(one), Some(other)) => one.min(other),
             };
-            if found.len() >= self.batch || bytes >= BATCH_BYTES {
+            if found.len() >= self.most_fast || bytes >= FAST_BYTES {
                 return Ok((found, false));
             }
             if let Some(entry) = state.version_at(key, seqno) {
@@ -212,7 +249,7 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
                 } else if self.keys_only {
                     Some(None)
                 } else {
-                    match self.core.value_of(key, entry) {
+                    match self.core.value_of(state, key, entry) {
                         Ok(value) => Some(Some(value)),
                         // What comes before it is given first.
                         Err(_) if !found.is_empty() => return Ok((found, false)),
@@ -232,68 +269,30 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         }
     }
 
-    /// Puts entries of both tiers ahead, in order, up to a batch, and up to key `last` if there is one. Returns the key
-    /// behind which to go on, if not all of `range` was looked at.
-    fn merge(
-        &mut self,
-        fast: Vec<Fast>,
-        on_flash: &OnFlash<D>,
-        range: &KeyRange,
-        last: Option<Vec<u8>>,
-        seqno: Seqno,
-    ) -> Result<Option<Vec<u8>>> {
-        let direction = if self.reverse { Direction::Backward } else { Direction::Forward };
-        let reach = match (&last, self.reverse) {
-            (None, _) => range.clone(),
-            (Some(last), false) => {
-                KeyRange { start: range.start.clone(), end: Bound::Included(last.clone()) }
-            }
-            (Some(last), true) => KeyRange { start: Bound::Included(last.clone()), end: range.end.clone() },
-        };
-        if bounds(&reach).is_none() {
-            return Ok(last);
-        }
-        let ahead = ReadAhead { first: 8 << 10, ..ReadAhead::default() };
-        let entries = on_flash.tables.entries(&reach, direction, ahead, Cause::Foreground);
-        let mut flash = Visible::new(entries, direction, seqno);
-        let mut fast = fast.into_iter().peekable();
-        let mut bytes = 0;
-        let mut stopped = flash.advance().err();
+    /// The next entry in the cursor's direction. After an error the cursor is where it was.
+    fn advance(&mut self) -> Result<Option<Item>> {
         loop {
-            if self.ahead.len() >= self.batch || bytes >= BATCH_BYTES {
-                return Ok(self.ahead.back().map(|(key, _)| key.clone()).or(last));
-            }
-            let before =
-                |fast: &Fast, key: &[u8]| if self.reverse { *fast.key >= *key } else { *fast.key <= *key };
-            let next_fast = match (flash.entry(), &stopped) {
-                (Some(entry), None) => fast.next_if(|fast| before(fast, entry.key)),
-                // Damaged tables hide what comes next: what is before it is not known.
-                (_, Some(error)) => {
-                    return if self.ahead.is_empty() {
-                        Err(error.clone())
-                    } else {
-                        Ok(self.ahead.back().map(|(key, _)| key.clone()))
-                    };
-                }
-                (None, None) => fast.next(),
+            let rest = match &mut self.stretch {
+                None => self.rest(),
+                Some(stretch) => match stretch.next(self.snapshot.seqno(), self.keys_only) {
+                    Ok(None) => self.stretch.take().and_then(|stretch| stretch.rest),
+                    Ok(Some((key, value))) => {
+                        let at = if self.reverse { At::Before } else { At::After };
+                        self.at = at(key.clone());
+                        return Ok(Some((key, value)));
+                    }
+                    Err(error) => {
+                        self.stretch = None;
+                        return Err(error);
+                    }
+                },
             };
-            if let Some(fast) = next_fast {
-                if flash.entry().is_some_and(|entry| entry.key == fast.key) {
-                    stopped = flash.advance().err();
-                }
-                if let Some(value) = fast.value {
-                    bytes += value.as_ref().map_or(0, |value| value.len());
-                    self.ahead.push_back((fast.key, value));
-                }
-                continue;
-            }
-            let Some(entry) = flash.entry() else { return Ok(last) };
-            if !on_flash.is_removed(entry.key, entry.seqno, seqno) {
-                let value = entry.value.filter(|_| !self.keys_only).map(|value| Value::from(value.to_vec()));
-                bytes += value.as_ref().map_or(0, |value| value.len());
-                self.ahead.push_back((entry.key.to_vec(), value));
-            }
-            stopped = flash.advance().err();
+            let Some(rest) = rest.filter(|rest| bounds(rest).is_some()) else {
+                // The end is remembered, so that the other direction starts from it.
+                self.move_to(if self.reverse { At::Start } else { At::End });
+                return Ok(None);
+            };
+            self.stretch = Some(self.stretch(&rest)?);
         }
     }
 
@@ -302,21 +301,10 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         self.core.lost.check_all(&self.core.heap)?;
         if self.reverse != reverse {
             self.reverse = reverse;
-            self.ahead.clear();
-            self.batch = FIRST_BATCH;
+            self.stretch = None;
+            self.most_fast = FIRST_FAST;
         }
-        loop {
-            if self.ahead.is_empty() && !self.fill()? {
-                // The end is remembered, so that the other direction starts from it.
-                self.move_to(if reverse { At::Start } else { At::End });
-                return Ok(None);
-            }
-            let Some((key, value)) = self.ahead.pop_front() else { continue };
-            self.at = if reverse { At::Before(key.clone()) } else { At::After(key.clone()) };
-            if let Some(value) = value {
-                return Ok(Some((key, value)));
-            }
-        }
+        Ok(self.advance()?.and_then(|(key, value)| Some((key, value?))))
     }
 }
 

@@ -45,7 +45,7 @@ pub fn divide<D: Dir>(
     let part_of = |key: &[u8]| bounds.partition_point(|bound| **bound <= *key);
     let mut part_tables: Vec<Vec<Arc<LiveTable<D>>>> = (0..=bounds.len()).map(|_| Vec::new()).collect();
     for table in tables {
-        table.fast_keys.store(0, Ordering::Relaxed);
+        table.dirty_keys.store(0, Ordering::Relaxed);
         part_tables[part_of(table.smallest())].push(table);
     }
     let parts: Vec<Arc<Partition<D>>> = part_tables
@@ -90,23 +90,19 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut newest = Vec::new();
         let mut tables: Vec<Arc<LiveTable<D>>> = Vec::new();
         let mut ranges: BTreeMap<u64, Arc<RangeTombstone>> = BTreeMap::new();
-        let (mut old, mut copies) = (Vec::new(), Vec::new());
+        let mut old = Vec::new();
         for part in &router.parts {
             let mut state = part.write();
             newest.extend(std::mem::take(&mut state.index));
             tables.extend(state.tables.tables().iter().cloned());
             ranges.extend(state.ranges.drain(..).map(|range| (range.seqno, range)));
             old.extend(std::mem::take(&mut state.old));
-            copies.extend(std::mem::take(&mut state.copies));
             state.tables = Arc::new(TableSet::new(Vec::new()));
             state.forget_counts();
         }
         let divided = divide(newest, tables, ranges.into_values().collect(), self.options.partitions);
         for (key, versions) in old {
             divided.part_of(&key).write().old.insert(key, versions);
-        }
-        for (key, entry) in copies {
-            divided.part_of(&key).write().copies.push_back((key, entry));
         }
         divided.parts.iter().for_each(|part| part.take_over(&unsettled));
         *router = divided;

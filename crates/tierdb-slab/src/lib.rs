@@ -47,6 +47,6 @@ mod verify;
 mod work;
 mod write;
 
-pub use config::{Metric, Options};
+pub use config::{Metric, Options, Promotion};
 pub use engine::SlabStore;
 pub use salvage::{SalvageReport, Salvaged, salvage};

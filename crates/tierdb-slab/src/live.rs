@@ -36,8 +36,8 @@ pub struct LiveTable<D: Dir> {
     obsolete: AtomicBool,
     /// Ranges removed by writes up to this one have nothing left in it. Not stored.
     cleaned: Seqno,
-    /// Keys of its range that are on the fast tier; under the partition's lock.
-    pub fast_keys: AtomicU64,
+    /// Keys of its range of which only the fast tier has the newest version; under the partition's lock.
+    pub dirty_keys: AtomicU64,
     /// Reads of popular keys that it answered since it was written.
     pub hot_reads: AtomicU64,
 }
@@ -52,7 +52,7 @@ impl<D: Dir> LiveTable<D> {
         manifest: Manifest,
         cleaned: Seqno,
     ) -> Self {
-        let (damaged, obsolete, asked_for, fast_keys, hot_reads) = Default::default();
+        let (damaged, obsolete, asked_for, dirty_keys, hot_reads) = Default::default();
         if let Some(table) = &table {
             flash.note_loaded(table.memory());
         }
@@ -68,7 +68,7 @@ impl<D: Dir> LiveTable<D> {
             damaged,
             obsolete,
             cleaned,
-            fast_keys,
+            dirty_keys,
             hot_reads,
         }
     }

@@ -45,11 +45,13 @@ use tierdb_table::{Direction, EntryRef, Merge, ReadAhead, Retain, Retention, Sou
 const MOST_TABLES: u64 = 4;
 /// Victims whose slots are freed under the lock at once.
 const FREE_AT_ONCE: usize = 256;
+/// What was not written during this part of as many writes as the fast tier has keys is written to flash with its neighbours.
+const LATELY: u64 = 4;
 
-/// Which keys leave the fast tier.
+/// Which keys leave the fast tier, of those of which flash has not the newest version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victims {
-    /// Those that are not pinned.
+    /// Those that are not pinned. Pinned ones that were not written lately go to flash too, but stay as clean copies.
     Unpopular,
     /// All.
     All,
@@ -67,6 +69,25 @@ pub struct Plan {
     pub tables: std::ops::Range<usize>,
 }
 
+/// What becomes of a key in a migration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It goes to flash.
+    Leaves,
+    /// It is written to flash, and stays on the fast tier as a clean copy.
+    IsCopied,
+    /// Nothing.
+    Stays,
+}
+
+/// A key that is written to flash.
+pub struct Victim {
+    pub key: Box<[u8]>,
+    pub entry: Entry,
+    /// Whether it stays on the fast tier too.
+    pub stays: bool,
+}
+
 /// What a migration did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Migrated {
@@ -74,8 +95,12 @@ pub struct Migrated {
     pub keys: u64,
     /// Bytes of their slots.
     pub bytes: u64,
+    /// Keys that stayed as clean copies of what was written to flash.
+    pub cleaned: u64,
     /// Tables that were replaced or dropped.
     pub tables: u64,
+    /// Entries of the new tables.
+    pub entries: u64,
 }
 
 /// Key, seqno, and the value if it is not a tombstone.
@@ -84,7 +109,7 @@ type Version<'m> = (&'m [u8], Seqno, Option<Vec<u8>>);
 /// Versions on the fast tier, read as they are merged.
 struct FastSource<'m, P: Pool> {
     heap: &'m crate::heap::Heap<P>,
-    victims: std::slice::Iter<'m, (Box<[u8]>, Entry)>,
+    victims: std::slice::Iter<'m, Victim>,
     current: Option<Version<'m>>,
     /// Keys whose record is damaged: they stay where they are.
     damaged: &'m RefCell<HashSet<Box<[u8]>>>,
@@ -98,7 +123,7 @@ impl<P: Pool> Source for FastSource<'_, P> {
 
     fn advance(&mut self) -> Result<()> {
         self.current = None;
-        for (key, entry) in self.victims.by_ref() {
+        for Victim { key, entry, .. } in self.victims.by_ref() {
             if entry.is_tombstone() {
                 self.current = Some((key, entry.seqno, None));
                 return Ok(());
@@ -146,6 +171,7 @@ impl<S: Source> Source for WithoutRemoved<S> {
 struct Merged<D: Dir> {
     tables: Vec<NewTable<D>>,
     bytes: u64,
+    entries: u64,
     promotions: Vec<Promotion>,
     /// What ranges removed up to this write was left out.
     cleaned: Seqno,
@@ -182,9 +208,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         };
         let damaged = RefCell::default();
         let done = self.merge_range(&victims, &tables, ranges, last, &damaged, promote).and_then(|merged| {
+            let entries = merged.entries;
             self.replace_tables(part, &tables, merged).map(|promotions| {
                 let mut migrated = self.free_victims(part, &victims, &damaged.borrow());
-                migrated.tables = tables.len() as u64;
+                (migrated.tables, migrated.entries) = (tables.len() as u64, entries);
                 let tables = part.read().tables.clone();
                 self.add_parts(&tables);
                 promotions.into_iter().for_each(|promotion| self.promote(part, promotion, None));
@@ -195,17 +222,39 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if let Ok(migrated) = &done {
             self.counters.migrations.add(1);
             self.counters.demoted.add(migrated.keys);
+            self.counters.cleaned.add(migrated.cleaned);
         }
         done
     }
 
-    /// The keys of `range` that are to leave the fast tier, as many as one migration takes.
-    fn victims(&self, state: &State<D>, range: &KeyRange, which: Victims) -> Vec<(Box<[u8]>, Entry)> {
+    /// The keys of `range` that are to be written to flash, as many as one migration takes.
+    fn victims(&self, state: &State<D>, range: &KeyRange, which: Victims) -> Vec<Victim> {
         let Some(bounds) = bounds(range) else { return Vec::new() };
-        let threshold = self.tracker.threshold(self.pinned_pct());
+        let fate = self.fates(state, which);
         let mut left = MOST_TABLES * self.options.table_bytes;
         let mut found = Vec::new();
         for (key, entry) in state.index.range::<[u8], _>(bounds) {
+            let stays = match fate(key, *entry) {
+                Fate::Leaves => false,
+                Fate::IsCopied => true,
+                Fate::Stays => continue,
+            };
+            found.push(Victim { key: key.clone(), entry: *entry, stays });
+            left = left.saturating_sub(self.bytes_of(*entry));
+            if left == 0 {
+                break;
+            }
+        }
+        found
+    }
+
+    /// What becomes of keys of the partition in a migration.
+    pub fn fates(&self, state: &State<D>, which: Victims) -> impl Fn(&[u8], Entry) -> Fate {
+        let threshold = self.tracker.threshold(self.pinned_pct());
+        // As many writes ago as a share of what the fast tier holds: what was not written since, is not written soon.
+        let parts = u64::from(self.options.partitions);
+        let lately = self.clock.last().saturating_sub(state.index.len() as u64 * parts / LATELY);
+        move |key, entry| {
             let leaves = match which {
                 Victims::All => true,
                 Victims::Tombstones => entry.is_tombstone(),
@@ -214,16 +263,16 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
                 Victims::None => false,
             };
-            if !leaves {
-                continue;
-            }
-            found.push((key.clone(), *entry));
-            left = left.saturating_sub(self.bytes_of(*entry));
-            if left == 0 {
-                break;
+            if entry.is_clean() {
+                Fate::Stays
+            } else if leaves {
+                Fate::Leaves
+            } else if which == Victims::Unpopular && entry.seqno < lately {
+                Fate::IsCopied
+            } else {
+                Fate::Stays
             }
         }
-        found
     }
 
     /// Bytes of the slots of `entry`.
@@ -236,7 +285,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     fn merge_range(
         &self,
-        victims: &[(Box<[u8]>, Entry)],
+        victims: &[Victim],
         tables: &[Arc<LiveTable<D>>],
         ranges: Vec<Arc<RangeTombstone>>,
         last: Seqno,
@@ -260,16 +309,19 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let forgets = |key: &[u8]| self.lost.hides(key, None).is_none();
         let mut kept = Retain::new(merged, Retention::new(snapshots), forgets);
         let old_bytes: u64 = tables.iter().map(|table| table.file_len()).sum();
-        let limit =
-            if victims.iter().all(|(_, entry)| entry.is_tombstone()) { Limit::Shrink } else { Limit::Growth };
-        let victim_bytes: u64 = victims.iter().map(|(_, entry)| self.bytes_of(*entry)).sum();
+        let limit = if victims.iter().all(|victim| victim.entry.is_tombstone()) {
+            Limit::Shrink
+        } else {
+            Limit::Growth
+        };
+        let victim_bytes: u64 = victims.iter().map(|victim| self.bytes_of(victim.entry)).sum();
         let most = if limit == Limit::Shrink { old_bytes } else { old_bytes + victim_bytes };
         if !self.flash.has_room(most, limit) {
             return Err(self.flash.full());
         }
         let number = || self.clock.begin().seqno();
         let mut builder = TableBuilder::new(&self.flash, limit, Cause::Migration, &number);
-        let (mut promotions, mut last_key) = (Vec::new(), Vec::new());
+        let (mut promotions, mut last_key, mut entries) = (Vec::new(), Vec::new(), 0);
         let threshold = self.tracker.threshold(self.pinned_pct());
         let mut promotion_room = if promote { self.promotion_room(victim_bytes) } else { 0 };
         loop {
@@ -277,7 +329,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let Some(entry) = kept.entry() else { break };
             self.reserve_seqnos();
             builder.add(&entry)?;
-            self.counters.entries_written.add(1);
+            entries += 1;
             // Of a key, the first is the newest; the others are for snapshots.
             let newest = last_key != entry.key;
             if newest {
@@ -296,7 +348,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
         }
         let (tables, bytes) = builder.finish()?;
-        Ok(Merged { tables, bytes, promotions, cleaned: oldest })
+        self.counters.entries_written.add(entries);
+        Ok(Merged { tables, bytes, entries, promotions, cleaned: oldest })
     }
 
     /// Steps 3 and the first half of 4. Returns what is to be promoted.
@@ -359,11 +412,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(merged.promotions)
     }
 
-    /// Frees the slots of those victims whose version is still the newest.
+    /// Frees the slots of those victims whose version is still the newest, or marks them as clean copies.
     pub fn free_victims(
         &self,
         part: &Partition<D>,
-        victims: &[(Box<[u8]>, Entry)],
+        victims: &[Victim],
         damaged: &HashSet<Box<[u8]>>,
     ) -> Migrated {
         let heap = &self.heap;
@@ -376,8 +429,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
             state.release_retired(heap);
             let mut stage = Stage::new(&*heap.pool);
             let mut freed = Vec::new();
-            for (key, entry) in victims {
+            for Victim { key, entry, stays } in victims {
                 if state.index.get(key) != Some(entry) || damaged.contains(key) {
+                    continue;
+                }
+                if *stays {
+                    migrated.cleaned += u64::from(state.mark_clean(key, *entry));
                     continue;
                 }
                 migrated.keys += 1;

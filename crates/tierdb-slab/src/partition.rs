@@ -11,7 +11,7 @@
 use crate::heap::{Heap, Slots};
 use crate::tables::TableSet;
 use parking_lot::{Mutex, RwLock};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -128,8 +128,8 @@ pub struct State<D: Dir> {
     limbo: Vec<Slots>,
     /// The keys that are being migrated, and may soon be on flash.
     pub migrating: Option<KeyRange>,
-    /// Copies of what flash has, in the order they were made; some may be gone or replaced.
-    pub copies: VecDeque<(Box<[u8]>, Entry)>,
+    /// Clean copies in `index`.
+    pub copies: u64,
     /// What is on flash.
     pub tables: Arc<TableSet<D>>,
     /// Ranges that were removed; some version below may be left in `tables`.
@@ -150,6 +150,8 @@ pub struct Partition<D: Dir> {
     state: RwLock<State<D>>,
     /// Held by whoever migrates.
     pub migration: Mutex<()>,
+    /// The key behind which copies are looked at next, when some are to be dropped; from the first one on if there is none.
+    pub hand: Mutex<Option<Box<[u8]>>>,
     /// Durable writes that have not been waited for, where that can be seen.
     unsettled: Mutex<Unsettled>,
     unsettled_count: AtomicUsize,
@@ -166,12 +168,13 @@ impl<D: Dir> Partition<D> {
                 old: BTreeMap::new(),
                 retired: Vec::new(),
                 limbo: Vec::new(),
-                copies: VecDeque::new(),
+                copies: 0,
                 migrating: None,
                 tables: Arc::new(tables),
                 ranges,
             }),
             migration: Mutex::new(()),
+            hand: Mutex::default(),
             unsettled: Mutex::default(),
             unsettled_count: AtomicUsize::new(0),
         }
@@ -266,7 +269,7 @@ impl<D: Dir> State<D> {
         }
     }
 
-    /// Puts `tables` in place, and counts the keys of those that are new or have another range than before.
+    /// Puts `tables` in place, and counts what is dirty in the ranges of those that are new or have another range than before.
     pub fn set_tables(&mut self, tables: TableSet<D>) {
         let before = std::mem::replace(&mut self.tables, Arc::new(tables));
         for (number, table) in self.tables.tables().iter().enumerate() {
@@ -274,15 +277,23 @@ impl<D: Dir> State<D> {
             let was = before.number_of(table.smallest());
             let same = before.tables().get(was).is_some_and(|old| Arc::ptr_eq(old, table));
             if !same || before.range_of(was) != range {
-                let keys = bounds(&range).map_or(0, |bounds| self.index.range::<[u8], _>(bounds).count());
-                table.fast_keys.store(keys as u64, Ordering::Relaxed);
+                let dirty = |bounds| {
+                    self.index.range::<[u8], _>(bounds).filter(|(_, entry)| !entry.is_clean()).count()
+                };
+                let keys = bounds(&range).map_or(0, dirty);
+                table.dirty_keys.store(keys as u64, Ordering::Relaxed);
             }
         }
     }
 
     /// The index was taken away.
     pub fn forget_counts(&mut self) {
-        (self.key_bytes, self.tombstones) = (0, 0);
+        (self.key_bytes, self.tombstones, self.copies) = (0, 0, 0);
+    }
+
+    /// Keys of which only the fast tier has the newest version.
+    pub fn dirty(&self) -> usize {
+        self.index.len() - self.copies as usize
     }
 
     /// The migration is over.
@@ -302,29 +313,49 @@ impl<D: Dir> State<D> {
 
     /// Makes `entry` the newest version of `key`. Returns the one before.
     pub fn insert(&mut self, key: &[u8], entry: Entry) -> Option<Entry> {
-        self.tombstones += u64::from(entry.is_tombstone());
         let before = match self.index.get_mut(key) {
             Some(current) => Some(std::mem::replace(current, entry)),
             None => {
-                if let Some(table) = self.tables.range_holder(key) {
-                    table.fast_keys.fetch_add(1, Ordering::Relaxed);
-                }
                 self.key_bytes += key.len() as u64;
                 self.index.insert(key.into(), entry)
             }
         };
-        self.tombstones -= u64::from(before.is_some_and(Entry::is_tombstone));
+        self.count(key, before, Some(entry));
         before
+    }
+
+    /// Counts that `entry` is the newest version of `key` on the fast tier, in place of `before`.
+    fn count(&mut self, key: &[u8], before: Option<Entry>, entry: Option<Entry>) {
+        let is = |entry: Option<Entry>, what: fn(Entry) -> bool| u64::from(entry.is_some_and(what));
+        self.tombstones += is(entry, Entry::is_tombstone);
+        self.tombstones -= is(before, Entry::is_tombstone);
+        self.copies += is(entry, Entry::is_clean);
+        self.copies -= is(before, Entry::is_clean);
+        let (was, now) = (is(before, |entry| !entry.is_clean()), is(entry, |entry| !entry.is_clean()));
+        if was != now
+            && let Some(table) = self.tables.range_holder(key)
+        {
+            table.dirty_keys.fetch_add(now.wrapping_sub(was), Ordering::Relaxed);
+        }
+    }
+
+    /// Flash has the version `entry` of `key` too: if it still is the newest, it is a clean copy from now on.
+    pub fn mark_clean(&mut self, key: &[u8], entry: Entry) -> bool {
+        match self.index.get_mut(key) {
+            Some(current) if *current == entry => {
+                *current = entry.clean();
+                self.count(key, Some(entry), Some(entry.clean()));
+                true
+            }
+            _ => false,
+        }
     }
 
     /// `key` has no version on the fast tier any more.
     pub fn remove(&mut self, key: &[u8]) -> Option<Entry> {
         let before = self.index.remove(key)?;
-        if let Some(table) = self.tables.range_holder(key) {
-            table.fast_keys.fetch_sub(1, Ordering::Relaxed);
-        }
         self.key_bytes -= key.len() as u64;
-        self.tombstones -= u64::from(before.is_tombstone());
+        self.count(key, Some(before), None);
         Some(before)
     }
 
@@ -373,6 +404,11 @@ impl<D: Dir> State<D> {
         }
         let versions = self.old.get(key)?;
         versions.iter().find(|old| old.entry.seqno <= seqno && seqno < old.by).map(|old| old.entry)
+    }
+
+    /// Whether the table that holds the version of a clean copy of `key` can be read, as far as is known.
+    pub fn is_whole_on_flash(&self, key: &[u8]) -> bool {
+        self.tables.find(key).is_some_and(|table| !table.is_damaged())
     }
 
     /// Whether flash may hold a version of `key`, or soon will.

@@ -4,14 +4,17 @@
 //! copy is *clean*: its slot can be freed at any time, without any I/O on flash. A crash leaves it or not; after
 //! that it is taken for a version like any other.
 
+use crate::config::Promotion as When;
 use crate::core::{Core, hash_of};
 use crate::heap::NewRecord;
 use crate::live::LiveTable;
+use crate::migrate::Victim;
 use crate::partition::{Entry, Partition};
 use crate::record::Kind;
 use crate::slabs::Purpose;
 use crate::tracker::{Popularity, Tier};
 use std::collections::HashSet;
+use std::ops::Bound;
 use std::sync::Arc;
 use tierdb_base::Seqno;
 use tierdb_device::Dir;
@@ -20,7 +23,22 @@ use tierdb_pmem::{Pool, Stage};
 /// Longer values are not copied when they are read.
 const LONGEST: usize = 64 << 10;
 /// Copies that are looked at in one turn.
-const AT_ONCE: usize = 256;
+const AT_ONCE: usize = 512;
+/// Keys that are passed over on the way to them, as a part of the partition's.
+const TURN: usize = 8;
+/// One of so many copies is dropped where all are popular.
+const LEAST: usize = 8;
+
+/// Which clean copies are dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copies {
+    /// Those that are not pinned, of some that the partition's hand passes.
+    Unpopular,
+    /// These, and the least popular of the others.
+    LeastPopular,
+    /// All.
+    All,
+}
 
 /// A popular key found in a table, with its newest version there.
 pub struct Promotion {
@@ -59,7 +77,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
         state.insert(&key, entry);
         self.tracker.moved(hash_of(&key), Tier::Fast);
         self.counters.promoted.add(1);
-        state.copies.push_back((key.into(), entry));
     }
 
     /// A key of this popularity was just read from `table`: it is copied if it is to be pinned and there is room.
@@ -72,50 +89,86 @@ impl<P: Pool, D: Dir> Core<P, D> {
         popularity: Popularity,
     ) {
         let room = self.free_target(self.options.high_pct) / 2;
-        let wanted = value.len() <= LONGEST
+        let wanted = self.options.promotion == When::OnRead
+            && value.len() <= LONGEST
             && self.heap.slabs.free_bytes() > room
             && self.tracker.threshold(self.pinned_pct()).pins(popularity);
         if !wanted || self.check_writable().is_err() {
             return;
         }
         let part = self.router.read().part_of(key).clone();
-        // While the key space is divided, the partition may be one that is given up.
-        let Some(_parts) = self.work.dividing.try_read() else { return };
-        if !Arc::ptr_eq(&part, self.router.read().part_of(key)) {
+        {
+            // While the key space is divided, the partition may be one that is given up.
+            let Some(_parts) = self.work.dividing.try_read() else { return };
+            if !Arc::ptr_eq(&part, self.router.read().part_of(key)) {
+                return;
+            }
+            let promotion = Promotion { key: key.to_vec(), seqno, value: value.to_vec() };
+            self.promote(&part, promotion, Some(table));
+        }
+        if !self.is_over(self.options.high_pct) {
             return;
         }
-        let promotion = Promotion { key: key.to_vec(), seqno, value: value.to_vec() };
-        self.promote(&part, promotion, Some(table));
-        if self.is_over(self.options.high_pct) && !self.work.is_inline() {
+        if self.work.is_inline() {
+            // What fails here is met again by the writes that need the room.
+            let _ = self.migrate_to_low();
+        } else {
             self.work.want_space();
         }
     }
 
-    /// Frees clean copies that are not popular any more. Returns how many.
-    pub fn drop_copies(&self) -> u64 {
+    /// Frees clean copies. Returns how many.
+    pub fn drop_copies(&self, which: Copies) -> u64 {
         let _parts = self.work.dividing.read();
         let parts = self.router.read().parts.clone();
-        let threshold = self.tracker.threshold(self.pinned_pct());
-        let mut dropped = 0;
-        for part in &parts {
-            let mut victims = Vec::new();
-            {
-                let mut state = part.write();
-                for _ in 0..state.copies.len().min(AT_ONCE) {
-                    let Some((key, entry)) = state.copies.pop_front() else { break };
-                    if state.index.get(&key) != Some(&entry) {
-                        continue;
-                    }
-                    if threshold.pins(self.tracker.popularity(hash_of(&key))) {
-                        state.copies.push_back((key, entry));
-                    } else {
-                        victims.push((key, entry));
-                    }
-                }
-            }
-            dropped += self.free_victims(part, &victims, &HashSet::new()).keys;
-        }
+        parts.iter().map(|part| self.drop_copies_of(part, which)).sum()
+    }
+
+    /// The same, of one partition.
+    pub fn drop_copies_of(&self, part: &Partition<D>, which: Copies) -> u64 {
+        let victims = self.pass_copies(part, which);
+        let dropped = self.free_victims(part, &victims, &HashSet::new()).keys;
         self.counters.dropped_copies.add(dropped);
         dropped
+    }
+
+    /// Moves the hand of `part` on, and lists copies that it passes which are to be dropped.
+    fn pass_copies(&self, part: &Partition<D>, which: Copies) -> Vec<Victim> {
+        let mut hand = part.hand.lock();
+        let state = part.read();
+        if state.copies == 0 {
+            return Vec::new();
+        }
+        let (turn, at_once) = match which {
+            Copies::All => (state.index.len(), usize::MAX),
+            Copies::Unpopular | Copies::LeastPopular => (state.index.len() / TURN + AT_ONCE, AT_ONCE),
+        };
+        let mut passed = Vec::new();
+        let mut last = None;
+        let ahead = (hand.as_deref().map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let ahead = state.index.range::<[u8], _>(ahead).chain(&state.index);
+        for (key, entry) in ahead.take(turn.min(state.index.len())) {
+            last = Some(key);
+            if entry.is_clean() && state.is_whole_on_flash(key) {
+                passed.push((self.tracker.popularity(hash_of(key)), key, *entry));
+                if passed.len() == at_once {
+                    break;
+                }
+            }
+        }
+        *hand = last.cloned();
+        let threshold = self.tracker.threshold(self.pinned_pct());
+        let least = match which {
+            Copies::LeastPopular => {
+                passed.sort_by_key(|(popularity, ..)| *popularity);
+                passed.len().div_ceil(LEAST)
+            }
+            Copies::All => passed.len(),
+            Copies::Unpopular => 0,
+        };
+        let dropped = passed.into_iter().enumerate();
+        let dropped =
+            dropped.filter(|(number, (popularity, ..))| *number < least || !threshold.pins(*popularity));
+        dropped.map(|(_, (_, key, entry))| Victim { key: key.clone(), entry, stays: false }).collect()
     }
 }

@@ -6,6 +6,7 @@
 //! reads that the fast tier serves has risen by 1 % or more, another epoch follows; if not, a *cool-down* of 10 M
 //! operations, and detection again.
 
+use crate::config::Promotion;
 use crate::core::Core;
 use crate::live::LiveTable;
 use crate::migrate::{Plan, Victims};
@@ -139,6 +140,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
             self.settle_memory();
         }
         let tracked: u64 = self.tracker.distribution().iter().sum();
+        if self.options.promotion == Promotion::OnRead {
+            return;
+        }
         self.read_trigger.look(now, self.tracker.on_flash() * 100 / tracked.max(1));
         if self.read_trigger.is_active() {
             if self.work.is_inline() {

@@ -44,7 +44,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             partitions += 1;
             fast_keys += state.index.len() as u64 - state.tombstones;
             tombstones += state.tombstones;
-            copies += state.copies.len() as u64;
+            copies += state.copies;
             for table in state.tables.tables() {
                 flash_keys += table.footer().keys;
                 table_parts += table.bytes_on_fast_tier();
@@ -116,6 +116,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("migrations_held_back", c.held_back.get()),
                 ("demoted_keys", c.demoted.get()),
                 ("promoted_keys", c.promoted.get()),
+                ("cleaned_keys", c.cleaned.get()),
                 ("dropped_copies", c.dropped_copies.get()),
                 ("tables_written", c.tables_written.get()),
                 ("tables_replaced", c.tables_replaced.get()),

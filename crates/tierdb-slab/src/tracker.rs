@@ -43,9 +43,9 @@ fn clock_of(cell: u32) -> u8 {
 }
 
 impl Tracker {
-    /// A tracker for `keys` keys, rounded up to a power of two.
+    /// A tracker for about `keys` keys.
     pub fn new(keys: u64) -> Self {
-        let sets = (keys as usize).div_ceil(WAYS).max(16).next_power_of_two();
+        let sets = (keys as usize).div_ceil(WAYS).clamp(16, 1 << 32);
         Tracker {
             cells: (0..sets * WAYS).map(|_| AtomicU32::new(0)).collect(),
             hands: (0..sets).map(|_| AtomicU8::new(0)).collect(),
@@ -55,7 +55,7 @@ impl Tracker {
     }
 
     fn set_of(&self, hash: u64) -> (usize, &[AtomicU32]) {
-        let set = (hash >> 32) as usize & (self.hands.len() - 1);
+        let set = (((hash >> 32) * self.hands.len() as u64) >> 32) as usize;
         (set, &self.cells[set * WAYS..][..WAYS])
     }
 

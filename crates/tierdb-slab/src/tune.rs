@@ -41,12 +41,12 @@ pub struct PinnedShare {
 }
 
 impl PinnedShare {
-    /// A fixed share in percent, or one that is looked for, from 70 on.
+    /// A fixed share in percent, or one that is looked for, from 50 on.
     pub fn new(fixed: Option<u8>) -> Self {
         let climb =
             Climb { began: Instant::now(), start: Progress::default(), before: None, direction: STEP };
         let climb = fixed.is_none().then(|| Mutex::new(climb));
-        PinnedShare { pct: AtomicU8::new(fixed.unwrap_or(70)), climb }
+        PinnedShare { pct: AtomicU8::new(fixed.unwrap_or(50)), climb }
     }
 
     /// In percent.

@@ -6,6 +6,7 @@
 use crate::core::Core;
 use crate::migrate::{Migrated, Plan, Victims};
 use crate::partition::Partition;
+use crate::promote::Copies;
 use crate::room::Need;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::ops::Bound;
@@ -25,6 +26,8 @@ const LOOK_AGAIN: u32 = 256;
 const LAST_PCT: u8 = 99;
 /// Longest time for which a writer is held back then.
 const SPENT_PACE: Duration = Duration::from_millis(10);
+/// Keys that may be rewritten for each that was promoted, to make room for more, whatever a migration yields.
+const REWRITTEN: u64 = 4;
 /// Longest time for which a writer is held back when little is free.
 const PACE: Duration = Duration::from_micros(500);
 
@@ -46,6 +49,8 @@ pub struct Work {
     pub dividing: RwLock<()>,
     /// Keys of the store when it was divided last.
     pub divided_at: AtomicU64,
+    /// Keys that were rewritten to make room for promotions.
+    pub rewritten_for_reads: AtomicU64,
     /// Whether the index takes more memory than it may.
     pub over_memory: AtomicBool,
 }
@@ -77,6 +82,7 @@ impl Work {
             tidying: Mutex::new(()),
             dividing: RwLock::new(()),
             divided_at: AtomicU64::new(0),
+            rewritten_for_reads: AtomicU64::new(0),
             over_memory: AtomicBool::new(false),
         }
     }
@@ -181,24 +187,45 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    /// Migrates until the fill is below the low watermark, or nothing that is unpopular is left.
-    fn migrate_to_low(&self) -> Result<()> {
-        while self.is_over(self.options.low_pct) && !self.work.is_stopped() {
-            if self.drop_copies() > 0 {
+    /// Makes room until the fill is below the low watermark, or nothing that is unpopular is left.
+    ///
+    /// Copies cost nothing to drop, and a migration costs the less for each key the more dirty ones there are in a range. So a
+    /// table is rewritten if that is worth it, and before that copies go. But what is dirty and unpopular must not keep
+    /// popular keys out for good where hardly anything is written: for each key that was promoted some may be rewritten.
+    ///
+    /// # Errors
+    /// As [`Core::migrate`].
+    pub fn migrate_to_low(&self) -> Result<()> {
+        let work = &self.work;
+        while self.is_over(self.options.low_pct) && !work.is_stopped() {
+            if work.over_memory.load(Ordering::Relaxed) {
+                self.settle_memory();
+            }
+            let held_back = self.is_held_back();
+            let for_reads = work.rewritten_for_reads.load(Ordering::Relaxed);
+            if !held_back && for_reads < self.counters.promoted.get() * REWRITTEN {
+                // What fails here is met again below, when there are no copies left.
+                let done = self.migrate_round(Victims::Unpopular, 0.0).unwrap_or_default();
+                work.rewritten_for_reads.fetch_add(done.entries, Ordering::Relaxed);
+                if done.keys > 0 {
+                    continue;
+                }
+            }
+            let migrate = || self.migrate_round(Victims::Unpopular, self.least_yield()).unwrap_or_default();
+            if self.drop_copies(Copies::Unpopular) > 0
+                || !held_back && migrate().keys > 0
+                || self.drop_copies(Copies::LeastPopular) > 0
+            {
                 continue;
             }
-            if self.is_held_back() {
+            if held_back {
                 self.counters.held_back.add(1);
                 return Ok(());
             }
-            let done = match self.migrate_round(Victims::Unpopular) {
-                Ok(done) if done.keys > 0 => done,
-                Ok(_) => self.migrate_round(Victims::All)?,
-                Err(error) => return Err(error),
+            let done = match self.migrate_round(Victims::Unpopular, 0.0)? {
+                done if done.keys > 0 => done,
+                _ => self.migrate_round(Victims::All, 0.0)?,
             };
-            if self.work.over_memory.load(Ordering::Relaxed) {
-                self.settle_memory();
-            }
             if done.keys == 0 {
                 return Ok(());
             }
@@ -206,16 +233,31 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(())
     }
 
-    /// One migration, in the partition that has the most on the fast tier and any such victims.
-    fn migrate_round(&self, victims: Victims) -> Result<Migrated> {
+    /// The score from which on a range is migrated although there are copies: of what it would be if the fast tier held nothing
+    /// but dirty unpopular keys, evenly spread, the configured share.
+    fn least_yield(&self) -> f64 {
+        let (mut fast, mut flash) = (0, 0);
+        for part in &self.router.read().parts {
+            let state = part.read();
+            fast += state.index.len() as u64;
+            flash += state.tables.tables().iter().map(|table| table.footer().keys).sum::<u64>();
+        }
+        f64::from(self.options.least_yield_pct) / 100.0 * fast as f64 / flash.max(1) as f64
+    }
+
+    /// One migration, in the partition that has the most that is not on flash, and any such victims: `least` for each key
+    /// that is rewritten, or more.
+    fn migrate_round(&self, victims: Victims, least: f64) -> Result<Migrated> {
         let _parts = self.work.dividing.read();
         let mut parts: Vec<(usize, Arc<Partition<D>>)> =
-            self.router.read().parts.iter().map(|part| (part.read().index.len(), part.clone())).collect();
+            self.router.read().parts.iter().map(|part| (part.read().dirty(), part.clone())).collect();
         parts.sort_by_key(|(keys, _)| std::cmp::Reverse(*keys));
         let mut failed = None;
         for (_, part) in parts {
             let _migration = part.migration.lock();
-            let Some(plan) = self.choose(&part, victims) else { continue };
+            let Some((_, plan)) = self.choose(&part, victims).filter(|(score, _)| *score >= least) else {
+                continue;
+            };
             match self.migrate_or_mark(&part, &plan, victims, victims == Victims::Unpopular) {
                 Ok(done) if done.keys > 0 => return Ok(done),
                 Ok(_) => {}
@@ -258,7 +300,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 if self.has_room(need) {
                     return Ok(());
                 }
-                match self.migrate_round(victims) {
+                if self.drop_copies(Copies::LeastPopular) > 0 {
+                    continue;
+                }
+                match self.migrate_round(victims, 0.0) {
                     Ok(done) if done.keys > 0 => {}
                     Ok(_) => break,
                     Err(error) if error.kind() == ErrorKind::NoSpace => {
@@ -383,18 +428,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let parts = self.router.read().parts.clone();
         for part in &parts {
             let _migration = part.migration.lock();
+            while self.drop_copies_of(part, Copies::All) > 0 {}
             let mut from: Option<Box<[u8]>> = None;
             loop {
                 let plan = {
                     let state = part.read();
-                    let first = match &from {
-                        None => state.index.keys().next(),
-                        Some(from) => {
-                            let rest = (Bound::Included(&**from), Bound::Unbounded);
-                            state.index.range::<[u8], _>(rest).map(|(key, _)| key).next()
-                        }
-                    };
-                    let Some(first) = first else { break };
+                    let rest = from.as_deref().map_or(Bound::Unbounded, Bound::Included);
+                    let mut rest = state.index.range::<[u8], _>((rest, Bound::Unbounded));
+                    let Some((first, _)) = rest.find(|(_, entry)| !entry.is_clean()) else { break };
                     from = Some(first.clone());
                     let tables = state.tables.tables();
                     let number =

@@ -3,6 +3,7 @@
 mod beside;
 mod configurations;
 mod conformance;
+mod copies;
 mod crash;
 mod mutants;
 mod parts;

@@ -10,7 +10,7 @@ use tierdb_base::{ByteSize, Error, Result};
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Slab {
-    /// How many of the keys that are tracked stay on the fast tier, in percent: 0 to 100, or `"auto"`. Default 70.
+    /// How many of the keys that are tracked stay on the fast tier, in percent: 0 to 100, or `"auto"`. Default 50.
     ///
     /// With `"auto"` it is looked for while the store runs: up or down by five at a time, as long as operations a second,
     /// divided by one plus the bytes of tables for each byte that callers write, get more. Lower it where flash is
@@ -19,7 +19,7 @@ pub struct Slab {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinning_threshold: Option<PinningThreshold>,
     /// Keys that are tracked, in percent of those that the fast tier would hold if each took 1 KiB with its value. Default
-    /// 50, 1..=400.
+    /// 100, 1..=400.
     ///
     /// Raise it where entries are much smaller than 1 KiB. A tracked key takes 4.1 bytes of `memory`, all of them a tenth of it
     /// at the most. *Takes effect on open.*

@@ -1,0 +1,157 @@
+//! Goal: copies of what flash has come and go, and nobody notices: neither flash, which is not written for them, nor a reader, nor a crash.
+//! Method: a store without an object cache, of which flash holds six times as much as the fast tier; reads and writes skewed to some keys.
+
+use crate::rig::Sizes;
+use tierdb_engine::conformance::harm::Rig;
+use tierdb_engine::{Durability, Engine, KeyRange, WriteBatch};
+use tierdb_sim::World;
+
+const KEYS: usize = 600;
+const VALUE: usize = 900;
+const POOL: u64 = 132 << 10;
+
+fn rig() -> Rig<Sizes> {
+    Rig::new(Sizes { memory: 1 << 10, flash: vec![8 << 20], ..Sizes::tiny() }, None)
+}
+
+fn key(number: usize) -> Vec<u8> {
+    format!("key{:03}", number * 7 % KEYS).into_bytes()
+}
+
+fn counter(engine: &dyn Engine, name: &str) -> u64 {
+    engine.stats().counter(name).unwrap_or_else(|| panic!("no counter {name}"))
+}
+
+/// A store whose keys are all on flash, with value 0 each.
+fn loaded() -> (World, Box<dyn Engine>) {
+    fastrand::seed(3);
+    let world = rig().empty_world();
+    let engine = rig().open(&world).expect("opens");
+    for number in 0..KEYS {
+        engine.put(&key(number), &[0; VALUE], Durability::Durable).expect("room");
+    }
+    engine.flush().expect("room");
+    (world, engine)
+}
+
+/// Mostly one of the first `hot` keys.
+fn pick(rng: &mut fastrand::Rng, hot: usize) -> usize {
+    if rng.u8(..4) == 0 { rng.usize(..KEYS) } else { rng.usize(..hot) }
+}
+
+fn check(engine: &dyn Engine, wanted: &[u8]) {
+    for (number, byte) in wanted.iter().enumerate() {
+        let value = engine.get(&key(number)).expect("whole").expect("there");
+        assert_eq!(&value[..], &[*byte; VALUE][..], "key {number}");
+    }
+    let mut cursor = engine.cursor(KeyRange::all(), None).expect("open");
+    let mut keys = 0;
+    while cursor.next().expect("whole").is_some() {
+        keys += 1;
+    }
+    assert_eq!(keys, KEYS);
+    assert!(engine.verify().expect("open").is_clean());
+}
+
+#[test]
+fn reads_bring_copies_and_drop_them_and_write_nothing_to_flash() {
+    let (world, engine) = loaded();
+    let engine = &*engine;
+    let mut rng = fastrand::Rng::with_seed(4);
+    let written = counter(engine, "table_bytes_written");
+    // What is popular changes twice.
+    for hot in [0, 200, 400] {
+        let before = counter(engine, "promoted_keys");
+        for _ in 0..3000 {
+            let number = (hot + pick(&mut rng, 60)) % KEYS;
+            engine.get(&key(number)).expect("whole").expect("there");
+        }
+        assert!(counter(engine, "promoted_keys") - before >= 40, "of 60 that are popular from {hot} on");
+    }
+    assert!(counter(engine, "dropped_copies") >= 40);
+    assert_eq!(counter(engine, "table_bytes_written"), written);
+    assert_eq!(counter(engine, "copies_fast"), counter(engine, "keys_fast"));
+    check(engine, &[0; KEYS]);
+    let killed = rig().open(&world.capture().nothing()).expect("opens");
+    check(&*killed, &[0; KEYS]);
+}
+
+#[test]
+fn what_is_written_and_copied_is_as_it_was_written_last() {
+    let (world, engine) = loaded();
+    let engine = &*engine;
+    let mut rng = fastrand::Rng::with_seed(5);
+    let mut wanted = [0; KEYS];
+    for round in 0..6000 {
+        // In the end it is mostly reads, so what was written lately becomes old.
+        let number = pick(&mut rng, 60);
+        if rng.usize(..6000) > round {
+            wanted[number] = rng.u8(..);
+            if round % 3 == 0 {
+                let other = rng.usize(..KEYS);
+                wanted[other] = wanted[number];
+                let mut batch = WriteBatch::new();
+                batch.put(key(number), [wanted[number]; VALUE]).expect("short");
+                batch.put(key(other), [wanted[number]; VALUE]).expect("short");
+                engine.write(&batch, Durability::Durable).expect("room");
+            } else {
+                engine.put(&key(number), &[wanted[number]; VALUE], Durability::Durable).expect("room");
+            }
+        } else {
+            let value = engine.get(&key(number)).expect("whole").expect("there");
+            assert_eq!(&value[..], &[wanted[number]; VALUE][..], "key {number}");
+        }
+    }
+    for name in ["cleaned_keys", "promoted_keys", "dropped_copies", "demoted_keys"] {
+        assert!(counter(engine, name) >= 20, "{name}: {}", counter(engine, name));
+    }
+    let killed = rig().open(&world.capture().nothing()).expect("opens");
+    check(&*killed, &wanted);
+    check(engine, &wanted);
+}
+
+#[test]
+fn a_snapshot_sees_what_was_copied_and_then_replaced() {
+    let (_world, engine) = loaded();
+    let popular = key(7);
+    for _ in 0..20 {
+        engine.get(&popular).expect("whole").expect("there");
+    }
+    assert_eq!(counter(&*engine, "copies_fast"), 1);
+    let snapshot = engine.snapshot().expect("open");
+    engine.delete(&popular, Durability::Durable).expect("room");
+    assert_eq!(engine.get(&popular).expect("whole"), None);
+    engine.put(&popular, &[9; VALUE], Durability::Durable).expect("room");
+    engine.flush().expect("room");
+    for _ in 0..20 {
+        let value = engine.get_at(&popular, &snapshot).expect("whole").expect("there");
+        assert_eq!(&value[..], &[0; VALUE][..]);
+        assert_eq!(&engine.get(&popular).expect("whole").expect("there")[..], &[9; VALUE][..]);
+    }
+}
+
+#[test]
+fn flash_answers_for_a_damaged_copy() {
+    let (world, engine) = loaded();
+    let popular = key(7);
+    for _ in 0..20 {
+        engine.get(&popular).expect("whole").expect("there");
+    }
+    assert_eq!(counter(&*engine, "copies_fast"), 1);
+    let pool = world.peek("pool", 0, POOL as usize);
+    let places = pool.windows(popular.len()).enumerate().filter(|(_, bytes)| *bytes == popular);
+    for (at, _) in places {
+        world.flip_bit("pool", at as u64 + 200, 3);
+    }
+    assert_eq!(engine.verify().expect("open").damage.len(), 1);
+    assert_eq!(&engine.get(&popular).expect("flash has it").expect("there")[..], &[0; VALUE][..]);
+    let mut cursor = engine.cursor(KeyRange::prefix(&popular), None).expect("open");
+    assert_eq!(cursor.next().expect("flash has it").map(|(key, _)| key), Some(popular.clone()));
+    // Nobody has what was written after that.
+    engine.put(&popular, &[9; VALUE], Durability::Durable).expect("room");
+    let pool = world.peek("pool", 0, POOL as usize);
+    for (at, _) in pool.windows(popular.len()).enumerate().filter(|(_, bytes)| *bytes == popular) {
+        world.flip_bit("pool", at as u64 + 200, 3);
+    }
+    engine.get(&popular).expect_err("it is damaged");
+}
