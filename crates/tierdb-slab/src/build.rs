@@ -2,6 +2,7 @@
 
 use crate::flash::{Flash, FlashDir, Limit, TableRecord};
 use crate::live::{LiveTable, Manifest};
+use crate::tune;
 use std::sync::Arc;
 use tierdb_base::{Result, Seqno};
 use tierdb_device::{Cause, Dir};
@@ -128,7 +129,7 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
             dir.give(open.taken - len);
         }
         self.written += len;
-        dir.budget.spend(len);
+        dir.budget.spend(len, tune::now());
         self.done.push(NewTable { record, table: Some(table), flash: self.flash.clone() });
         Ok(())
     }

@@ -6,9 +6,10 @@
 
 use crate::config::Options;
 use crate::heap::Slots;
+use crate::layout::Layout;
 use crate::live::{LiveTable, Manifest};
 use crate::parts::{Home, Places};
-use crate::tune::WearBudget;
+use crate::tune::{self, WearBudget};
 use std::collections::HashSet;
 use std::io::ErrorKind::StorageFull;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tierdb_base::{Error, FailureLatch, Location, Result, TierRole};
 use tierdb_device::{Cause, Dir, Meter};
 use tierdb_engine::FlashTier;
+use tierdb_pmem::{Pool, Stage, seal, unseal};
 use tierdb_sync::Counter;
 use tierdb_table::{Footer, TableDir};
 
@@ -106,7 +108,7 @@ impl<D: Dir> Flash<D> {
             ),
             capacity: tier.capacity,
             meter: tier.meter,
-            budget: WearBudget::new(options.flash_bytes_per_day.get(number).copied().flatten()),
+            budget: WearBudget::new(options.flash_bytes_per_day.get(number).copied().flatten(), tune::now()),
             used: AtomicU64::new(0),
         };
         let dirs = tiers.into_iter().enumerate().map(dir).collect();
@@ -154,6 +156,24 @@ impl<D: Dir> Flash<D> {
         };
         dir.add(footer.file_len);
         Ok(LiveTable::new(self.clone(), *record, footer, table, Manifest { slots, home }, 0))
+    }
+
+    /// Goes on with the budgets as the pool's header has them. One that cannot be read begins anew.
+    pub fn restore_budgets<P: Pool>(&self, pool: &P, seed: u64) {
+        for (number, dir) in (0..).zip(&self.dirs) {
+            if let Ok(stored) = unseal(pool, seed, Layout::budget(number)) {
+                dir.budget.restore(stored);
+            }
+        }
+    }
+
+    /// Stages the budgets as they are now.
+    pub fn stage_budgets<P: Pool>(&self, stage: &mut Stage<'_, P>, seed: u64) {
+        for (number, dir) in (0..).zip(&self.dirs) {
+            if let Some(stored) = dir.budget.to_store() {
+                stage.word(Layout::budget(number), seal(seed, Layout::budget(number), stored));
+            }
+        }
     }
 
     /// The tables whose files are there.

@@ -10,12 +10,14 @@
 //!         40 flash directories u32, reserved u32   48 checksum of 0..48   56 zero
 //!         64 seqno limit, sealed
 //!        128 + 8 n: commit slot n, sealed
+//!        256 + 8 n: moment up to which the write budget of flash directory n is used, in sixteenths of a second since 1970, sealed
 //! ```
 //!
 //! * The words before 64 never change; those after are published one by one.
 //! * *seqno limit*: no seqno at or above it was ever given out, in steps of 2^20. It is raised before that.
 //! * *commit slot*: 0, or the byte / 64 of the redo record of a group of changes that is complete and is being
 //!   installed.
+//! * *write budget*: a word that is not sealed says nothing.
 //! * *sealed*: see `tierdb_pmem::sealed`.
 //!
 //! Since format 1.
@@ -34,6 +36,7 @@ pub const SEQNO_LIMIT: u64 = 64;
 /// Number of groups that can be installed at once.
 pub const COMMIT_SLOTS: u64 = 16;
 const FIRST_COMMIT_SLOT: u64 = 128;
+const FIRST_BUDGET: u64 = FIRST_COMMIT_SLOT + COMMIT_SLOTS * 8;
 /// Fewest slabs of a pool.
 const LEAST_SLABS: u64 = 8;
 
@@ -79,6 +82,11 @@ impl Layout {
     /// Byte of commit slot `number`.
     pub fn commit_slot(number: u64) -> u64 {
         FIRST_COMMIT_SLOT + number * 8
+    }
+
+    /// Byte of the word of flash directory `number`'s budget. There are 16 directories at the most.
+    pub fn budget(number: u64) -> u64 {
+        FIRST_BUDGET + number * 8
     }
 
     /// Writes the header of a new pool, and that no slab was used; durable when this returns. Until the last

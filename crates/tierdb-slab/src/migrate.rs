@@ -379,6 +379,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let word_at = heap.slabs.word_at(table.record_at())?;
             changes.push((word_at, heap.slabs.free_word(word_at)));
         }
+        self.flash.stage_budgets(&mut stage, heap.seed);
         let redo = if room { heap.stage_redo(&mut stage, &changes) } else { None };
         let Some(redo) = redo else {
             records.iter().for_each(|(slots, _)| heap.give(slots));

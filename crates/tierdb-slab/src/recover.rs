@@ -123,6 +123,7 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
     }
     let flash =
         Arc::new(Flash::new(std::mem::take(&mut media.flash), media.seed, &options, media.latch.clone()));
+    flash.restore_budgets(&*pool, media.seed);
     let last = unseal(&*pool, media.seed, SEQNO_LIMIT)? << STEP_BITS;
     let (slabs, unknown_slabs) = Slabs::open(pool.clone(), media.seed, &layout);
     let heap = Heap { pool: pool.clone(), seed: media.seed, slabs };

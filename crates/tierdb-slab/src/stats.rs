@@ -1,8 +1,7 @@
 //! What a store says about itself.
 
 use crate::core::Core;
-use crate::tune::WearBudget;
-use std::time::Instant;
+use crate::tune::{self, WearBudget};
 use tierdb_base::TierRole;
 use tierdb_device::Dir;
 use tierdb_engine::{IoStats, Stats, TierStats};
@@ -130,7 +129,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             ],
             poisoned: self.latch.check().err().map(|error| error.to_string()),
         };
-        let now = Instant::now();
+        let now = tune::now();
         let budgets = || self.flash.dirs.iter().map(|dir| &dir.budget);
         let (per_day, spent): (Vec<u64>, Vec<u64>) = budgets().filter_map(WearBudget::per_day).unzip();
         if !per_day.is_empty() {

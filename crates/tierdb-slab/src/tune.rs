@@ -3,7 +3,7 @@
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Percent points by which the threshold is moved.
 const STEP: i16 = 5;
@@ -79,43 +79,78 @@ impl PinnedShare {
     }
 }
 
-/// How much may be written to flash.
+/// How much may be written to a flash directory: so many bytes a day, of which a day's can be saved up.
+///
+/// All there is to it is the moment up to which the budget is used. It is in the pool's header, so that neither a crash nor an
+/// open gives anything back; of what a crash interrupts, one migration's bytes are not counted at the most.
 pub struct WearBudget {
     per_day: Option<u64>,
-    began: Instant,
+    /// The moment, in nanoseconds since 1970.
+    used_up_to: AtomicU64,
+    /// Bytes written since the store was opened.
     written: AtomicU64,
 }
 
-const DAY: f64 = 86_400.0;
+const NANOS: u64 = 1_000_000_000;
+const HOUR: u64 = 3600 * NANOS;
+const DAY: u64 = 24 * HOUR;
+/// Units of the stored moment to a second.
+const STORED: u64 = 16;
+
+/// Nanoseconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
 
 impl WearBudget {
-    /// So many bytes a day; without a number, any.
-    pub fn new(per_day: Option<u64>) -> Self {
-        WearBudget { per_day, began: Instant::now(), written: AtomicU64::new(0) }
+    /// So many bytes a day, nothing of them used at `now`; without a number, any.
+    pub fn new(per_day: Option<u64>, now: u64) -> Self {
+        WearBudget { per_day, used_up_to: AtomicU64::new(now), written: AtomicU64::new(0) }
+    }
+
+    /// Goes on from what was stored, if anything.
+    pub fn restore(&self, stored: u64) {
+        if stored > 0 {
+            self.used_up_to.store(stored.saturating_mul(NANOS / STORED), Ordering::Relaxed);
+        }
+    }
+
+    /// What is to be stored; `None` if there is no limit.
+    pub fn to_store(&self) -> Option<u64> {
+        self.per_day.map(|_| self.used_up_to.load(Ordering::Relaxed).div_ceil(NANOS / STORED))
     }
 
     /// Bytes of tables were written.
-    pub fn spend(&self, bytes: u64) {
+    pub fn spend(&self, bytes: u64, now: u64) {
         self.written.fetch_add(bytes, Ordering::Relaxed);
+        let Some(per_day) = self.per_day else { return };
+        let time =
+            (u128::from(bytes) * u128::from(DAY) / u128::from(per_day.max(1))).min(u128::from(DAY)) as u64;
+        let later = |used| Some(Self::near(used, now) + time);
+        let _ = self.used_up_to.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
     }
 
-    /// Bytes that may be written at `now`: what has come in since the store was opened, with an hour's worth ahead,
-    /// less what was written. `None` if there is no limit.
-    pub fn left(&self, now: Instant) -> Option<i64> {
-        let per_day = self.per_day? as f64;
-        let seconds = now.saturating_duration_since(self.began).as_secs_f64();
-        let come = per_day * (seconds / DAY + 1.0 / 24.0);
-        Some(come as i64 - self.written.load(Ordering::Relaxed) as i64)
+    /// A moment no further than a day from `now`: not more than a day's bytes are saved up, or owed. So a clock that was
+    /// wrong costs a day.
+    fn near(used_up_to: u64, now: u64) -> u64 {
+        used_up_to.clamp(now.saturating_sub(DAY), now.saturating_add(DAY))
     }
 
-    /// The budget of a day, and bytes that were written; `None` if there is no limit.
+    /// Bytes that may be written at `now`, with an hour's worth ahead. `None` if there is no limit.
+    pub fn left(&self, now: u64) -> Option<i64> {
+        let used_up_to = Self::near(self.used_up_to.load(Ordering::Relaxed), now);
+        let time = i128::from(now) + i128::from(HOUR) - i128::from(used_up_to);
+        self.per_day.map(|per_day| (time * i128::from(per_day) / i128::from(DAY)) as i64)
+    }
+
+    /// The budget of a day, and bytes that were written since the store was opened; `None` if there is no limit.
     pub fn per_day(&self) -> Option<(u64, u64)> {
         self.per_day.map(|per_day| (per_day, self.written.load(Ordering::Relaxed)))
     }
 
-    /// Whether more was written than may be.
+    /// Whether as much was written as may be.
     pub fn is_spent(&self) -> bool {
-        self.left(Instant::now()).is_some_and(|left| left <= 0)
+        self.per_day.is_some() && self.left(now()).is_some_and(|left| left <= 0)
     }
 }
 
@@ -149,16 +184,27 @@ mod tests {
 
     #[test]
     fn a_budget_comes_in_with_time_and_is_spent_by_writes() {
-        let budget = WearBudget::new(Some(24_000));
-        let now = budget.began;
-        assert_eq!(budget.left(now), Some(1000));
-        budget.spend(1500);
+        let now = 20_000 * DAY;
+        let budget = WearBudget::new(Some(24_000), now);
+        assert_eq!(budget.left(now), Some(1000), "an hour's worth ahead");
+        budget.spend(1500, now);
         assert_eq!(budget.left(now), Some(-500));
-        assert!(budget.is_spent());
-        assert_eq!(budget.left(now + Duration::from_secs(3600)), Some(500));
-        assert_eq!(budget.per_day(), Some((24_000, 1500)));
-        let none = WearBudget::new(None);
-        none.spend(1500);
-        assert_eq!((none.left(now), none.per_day(), none.is_spent()), (None, None, false));
+        assert_eq!(budget.left(now + HOUR), Some(500));
+        // What was used stays used.
+        let again = WearBudget::new(Some(24_000), now + HOUR);
+        again.restore(budget.to_store().expect("a limit"));
+        assert_eq!(again.left(now + HOUR), Some(500));
+        assert_eq!((again.per_day(), budget.per_day()), (Some((24_000, 0)), Some((24_000, 1500))));
+        // No more than a day's worth comes together, and no more is owed.
+        assert_eq!(again.left(now + 50 * DAY), Some(25_000));
+        again.spend(1_000_000, now);
+        assert_eq!(again.left(now - 50 * DAY), Some(-23_000), "a clock that was set back");
+        let nothing = WearBudget::new(Some(24_000), now);
+        nothing.restore(0);
+        assert_eq!(nothing.left(now), Some(1000), "a store that has none yet");
+        let none = WearBudget::new(None, now);
+        none.spend(1500, now);
+        assert_eq!((none.left(now), none.per_day(), none.to_store()), (None, None, None));
+        assert!(!none.is_spent());
     }
 }

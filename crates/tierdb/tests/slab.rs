@@ -91,6 +91,10 @@ fn a_write_budget_that_is_spent_holds_migration_back() {
     let spent = counter(&db, "flash_budget_spent_bytes");
     assert!(spent > Some((64 << 20) / 100 / 24) && counter(&db, "flash_budget_left_bytes") == Some(0));
     db.close().expect("close");
+    // An open gives nothing back.
+    let db = Db::open_config(&config).expect("open");
+    assert_eq!(counter(&db, "flash_budget_left_bytes"), Some(0));
+    db.close().expect("close");
     // The same store without a budget moves on.
     let db = Db::open_config(&free).expect("open");
     assert_eq!(counter(&db, "flash_budget_bytes_per_day"), None);
