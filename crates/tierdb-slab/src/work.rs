@@ -234,15 +234,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// The score from which on a range is migrated although there are copies: of what it would be if the fast tier held nothing
-    /// but dirty unpopular keys, evenly spread, the configured share.
+    /// but dirty unpopular keys, evenly spread, the configured share. Where there are no copies, any.
     fn least_yield(&self) -> f64 {
-        let (mut fast, mut flash) = (0, 0);
+        let (mut fast, mut flash, mut copies) = (0, 0, 0);
         for part in &self.router.read().parts {
             let state = part.read();
             fast += state.index.len() as u64;
+            copies += state.copies;
             flash += state.tables.tables().iter().map(|table| table.footer().keys).sum::<u64>();
         }
-        f64::from(self.options.least_yield_pct) / 100.0 * fast as f64 / flash.max(1) as f64
+        let share = if copies > 0 { f64::from(self.options.least_yield_pct) / 100.0 } else { 0.0 };
+        share * fast as f64 / flash.max(1) as f64
     }
 
     /// One migration, in the partition that has the most that is not on flash, and any such victims: `least` for each key
