@@ -20,8 +20,9 @@
 
 use crate::core::Core;
 use crate::long::PartList;
-use crate::pages::{PAGE, PageNo, Purpose};
+use crate::pages::{PAGE, PageNo};
 use crate::record::{HEADER, Kind, encode, stored_len};
+use crate::redo::{REDO, redo_list};
 use crate::storage::Appender;
 use crate::word::{Place, Word};
 use crate::write::Body;
@@ -29,7 +30,7 @@ use std::collections::HashMap;
 use tierdb_base::{ErrorKind, Result};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::{Durability, Op, WriteBatch};
-use tierdb_pmem::{Pool, Stage};
+use tierdb_pmem::Pool;
 
 /// A write of a batch, on its way.
 struct Planned<'b> {
@@ -50,27 +51,9 @@ impl Planned<'_> {
     }
 }
 
-/// Bytes of a redo list's element.
-const REDO: usize = 16;
-/// Elements of a redo list in a page of it.
-const REDOS_IN_PAGE: usize = (PAGE as usize - HEADER - 8) / REDO;
-
-fn redo_list(planned: &[Planned<'_>]) -> Vec<u8> {
-    let mut list = Vec::with_capacity(planned.len() * REDO);
-    for write in planned {
-        list.extend_from_slice(&write.entry.to_le_bytes());
-        list.extend_from_slice(&write.word.unwrap_or(Word::NONE).0.to_le_bytes());
-    }
-    list
-}
-
-/// The (entry, word) pairs of a redo list.
-pub fn decode_redo(body: &[u8]) -> Option<Vec<(u64, Word)>> {
-    if !body.len().is_multiple_of(REDO) {
-        return None;
-    }
-    let word = |b: &[u8]| b.try_into().ok().map(u64::from_le_bytes);
-    body.chunks_exact(REDO).map(|pair| Some((word(&pair[..8])?, Word(word(&pair[8..])?)))).collect()
+/// Entries and new words of planned writes.
+fn pairs(planned: &[Planned<'_>]) -> impl Iterator<Item = (u64, Word)> {
+    planned.iter().map(|write| (write.entry, write.word.unwrap_or(Word::NONE)))
 }
 
 impl<P: Pool, D: Dir> Core<P, D> {
@@ -242,7 +225,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             for write in planned.iter_mut() {
                 write.word = Some(words.get(&write.entry).copied().unwrap_or(Word::deleted(seqno)));
             }
-            let list = redo_list(planned);
+            let list = redo_list(pairs(planned));
             let redo = if stored_len(HEADER + list.len()) <= self.ring_limit() {
                 (Kind::Redo, list)
             } else {
@@ -335,7 +318,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     });
                 }
                 let pages = if let RedoIn::Pages(pages) = redo_in { pages } else { &[] };
-                (Kind::Redo, redo_list(planned), pages)
+                (Kind::Redo, redo_list(pairs(planned)), pages)
             }
         };
         let redo_at = if pages.is_empty() {
@@ -381,37 +364,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
         drop(in_flight);
         drop(latched);
         Ok(Installed::Yes(filled))
-    }
-
-    /// Pages of the pool for the redo list of `writes` writes, if there are so many.
-    fn redo_pages(&self, writes: usize) -> Option<Vec<PageNo>> {
-        let mut pages = Vec::new();
-        while pages.len() < writes.div_ceil(REDOS_IN_PAGE) {
-            match self.pages.allocate(Purpose::Shrink) {
-                Ok(page) => pages.push(page),
-                Err(_) => {
-                    pages.into_iter().for_each(|page| self.pages.give_back(page));
-                    return None;
-                }
-            }
-        }
-        Some(pages)
-    }
-
-    /// Writes a redo list to pages, each naming the next. No kind word names them, so they are free after a
-    /// crash; until the list is replayed nothing allocates pages. Returns where the first is.
-    fn fill_redo_pages(&self, pages: &[PageNo], redo: &[u8], seqno: u64) -> u64 {
-        let mut stage = Stage::new(&*self.pool);
-        let mut record = Vec::new();
-        for (number, (page, part)) in pages.iter().zip(redo.chunks(REDOS_IN_PAGE * REDO)).enumerate() {
-            let next = pages.get(number + 1).map_or(0, |next| next * PAGE);
-            let body = [&next.to_le_bytes(), part].concat();
-            record.clear();
-            encode(&mut record, self.seed, Kind::RedoPage, 0, seqno, &[], &body);
-            stage.write(page * PAGE, &record);
-        }
-        let _drained = stage.drain();
-        pages[0] * PAGE
     }
 
     fn purge_if_absent(&self, key: &[u8], entry: u64) {

@@ -20,6 +20,7 @@ mod parallel;
 mod read;
 mod record;
 mod recover;
+mod redo;
 mod ring;
 mod stats;
 mod storage;

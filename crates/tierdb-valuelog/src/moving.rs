@@ -332,7 +332,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
     fn rewrite_range(&self, members: &[Member], appender: &mut Appender<D, Moving>) -> Result<()> {
         let members = scattered(members);
         let bytes: u64 = members.iter().map(|m| stored_len(m.record.len())).sum();
-        if blocks_of(&members) < 2 * bytes.div_ceil(BLOCK) || self.storage.room() == 0 {
+        // Where chunks are short, what is rewritten would have to be made room for by collecting.
+        let short = || self.storage.devices().iter().any(|device| device.wants_gc(self.options.gc_free_pct));
+        if blocks_of(&members) < 2 * bytes.div_ceil(BLOCK) || self.storage.room() == 0 || short() {
             return Ok(());
         }
         let mut padded = Vec::new();

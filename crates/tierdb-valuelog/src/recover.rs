@@ -13,7 +13,6 @@
 //!
 //! A store that was closed has left an image of what steps 3 to 5 find ([`crate::image`]), which takes their place.
 
-use crate::batch::decode_redo;
 use crate::cache::Cache;
 use crate::config::Options;
 use crate::core::Core;
@@ -26,6 +25,7 @@ use crate::long::{LongValues, Parts};
 use crate::pages::{KIND_HSIT, PageUse, Pages};
 use crate::parallel::in_parallel;
 use crate::record::{HEADER, Header, Kind, stored_len};
+use crate::redo::decode_redo;
 use crate::ring::{self, Rings};
 use crate::storage::{Appender, Storage};
 use crate::versions::Versions;
