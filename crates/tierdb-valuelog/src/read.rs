@@ -13,6 +13,7 @@ use tierdb_pmem::Pool;
 
 /// Values that come with so many others in one read are not worth caching one by one.
 const CHEAP_AT_ONCE: usize = 4;
+
 /// A record to read together with others.
 struct Ahead {
     number: usize,

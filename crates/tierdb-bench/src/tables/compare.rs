@@ -116,8 +116,10 @@ impl Desk<'_> {
                 self.absent.push(name.to_owned());
             }
         }
-        let seconds = self.asked.seconds.unwrap_or(20.0 * self.asked.scale.sqrt());
-        let run = Run { seconds, warmup: seconds / 2.0, ..Run::of(&here, workload, keys, place) };
+        // In tenths, for people who read them.
+        let tenths = |seconds: f64| (seconds * 10.0).round() / 10.0;
+        let seconds = self.asked.seconds.unwrap_or_else(|| tenths(20.0 * self.asked.scale.sqrt()));
+        let run = Run { seconds, warmup: tenths(seconds / 2.0), ..Run::of(&here, workload, keys, place) };
         self.runs.push((label, run));
         let last = self.runs.len() - 1;
         &mut self.runs[last].1
