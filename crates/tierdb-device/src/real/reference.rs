@@ -177,7 +177,10 @@ mod tests {
         for depth in [1, 3, 64] {
             let measured = random_reads(&file, 4096, depth, Duration::from_millis(30), 1).expect("reads");
             assert!(measured.reads >= depth as u64, "{measured:?}");
-            assert!(measured.median <= measured.p99 && measured.p99 < Duration::from_secs(5), "{measured:?}");
+            assert!(
+                measured.median <= measured.p99 && measured.p99 < Duration::from_secs(60),
+                "{measured:?}"
+            );
             // As many as are always in flight take as long as one does, each: Little's law.
             let busy = measured.per_second * measured.median.as_secs_f64();
             assert!(busy < depth as f64 * 3.0 + 1.0, "{measured:?}");
