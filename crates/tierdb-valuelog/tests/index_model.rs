@@ -158,7 +158,7 @@ fn a_full_pool_refuses_inserts_and_recovers_when_keys_go() {
         let start = std::time::Instant::now();
         while pages.used() > 1 {
             assert!(
-                start.elapsed().as_secs() < 20,
+                start.elapsed().as_secs() < 60,
                 "{} pages in use, {} leaves",
                 pages.used(),
                 index.leaves()
