@@ -68,7 +68,7 @@ pub struct Limits {
     pub may_fill: bool,
     /// Whether [`Stats::keys`](crate::Stats::keys) is exact while nothing is being written. Default yes.
     pub exact_key_count: bool,
-    /// How long a store that was full may take, once emptied, until it accepts puts again. Default 30 s.
+    /// How long a store that was full may take, once emptied, until it accepts puts again. Default two minutes.
     pub patience: Duration,
 }
 
@@ -78,7 +78,7 @@ impl Default for Limits {
             max_value_bytes: 3 << 20,
             may_fill: false,
             exact_key_count: true,
-            patience: Duration::from_secs(30),
+            patience: Duration::from_secs(120),
         }
     }
 }

@@ -163,7 +163,7 @@ impl<'w, S: Sizes> Runner<'w, S> {
     pub fn is_latched_soon(&self, expected: bool) -> bool {
         let start = Instant::now();
         let by_threads = self.rig.sizes.background() == Background::Threads;
-        while by_threads && expected && !self.is_latched() && start.elapsed() < Duration::from_secs(1) {
+        while by_threads && expected && !self.is_latched() && start.elapsed() < Duration::from_secs(60) {
             std::thread::yield_now();
         }
         self.is_latched()
