@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tierdb_bench::failure::Failure;
 use tierdb_bench::keys::{Distribution, Naming};
 use tierdb_bench::ledger::Ledger;
@@ -14,6 +14,8 @@ use tierdb_bench::values::{Sizes, Wrong};
 use tierdb_bench::workload::{Mix, Op, Scans, Workload};
 
 const KEYS: u64 = 500;
+/// Reads before the one that [`Fault::Stall`] stalls.
+const STALLED: u64 = 100;
 
 /// What the store does wrong, from the given operation on.
 #[derive(Clone, Copy, PartialEq)]
@@ -63,7 +65,7 @@ impl Store for Map {
                 found = other.map(|(_, value)| value.clone());
             }
             Fault::Missing => found = None,
-            Fault::Stall(stall) if self.reads.fetch_add(1, Ordering::Relaxed) == 100 => {
+            Fault::Stall(stall) if self.reads.fetch_add(1, Ordering::Relaxed) == STALLED => {
                 std::thread::sleep(stall);
             }
             _ => {}
@@ -145,12 +147,31 @@ fn every_workload_runs_on_a_right_store_and_does_what_it_says() {
         let measured =
             run(&store, &ledger, &phase(workload.mix(), keys, Limit::Ops(4_000))).expect(workload.name);
         assert_eq!(measured.ops, 4_000, "{}", workload.name);
-        // In memory this takes some milliseconds, less than the tenth of a second at which progress is looked at.
-        assert!(measured.seconds < 0.095, "{}: {} s", workload.name, measured.seconds);
         let inserted: u64 =
             measured.latencies.iter().filter(|latency| latency.op == Op::Insert).map(|l| l.count).sum();
         assert_eq!(ledger.acknowledged(), KEYS + inserted, "{}", workload.name);
     }
+}
+
+/// Does `work` again until it says that it went as it does while the machine runs its threads: it need not, but
+/// not each time.
+fn sooner_or_later(what: &str, mut work: impl FnMut() -> Result<(), String>) {
+    let given_up = Instant::now() + Duration::from_secs(60);
+    while let Err(why) = work() {
+        assert!(Instant::now() < given_up, "{what}: {why}");
+    }
+}
+
+#[test]
+fn a_phase_ends_with_its_threads_and_not_when_progress_is_looked_at() {
+    let (store, ledger) = (Map::new(), Ledger::new());
+    loaded(&store, &ledger);
+    // In memory this takes some milliseconds, less than the tenth of a second at which progress is looked at.
+    sooner_or_later("a short phase", || {
+        let phase = phase(Mix::only(Op::Read), Distribution::Uniform, Limit::Ops(4_000));
+        let seconds = run(&store, &ledger, &phase).expect("run").seconds;
+        if seconds < 0.095 { Ok(()) } else { Err(format!("{seconds} s")) }
+    });
 }
 
 #[test]
@@ -187,11 +208,24 @@ fn a_stall_counts_for_all_that_was_due_in_an_open_loop_and_once_in_a_closed_one(
             read.cdf.iter().filter(|(us, _)| *us < 100_000.0).map(|(_, share)| *share).fold(0.0, f64::max);
         ((1.0 - below) * read.count as f64, read.max_us, measured.ops)
     };
-    let (late, longest, ops) = slow(Some(2_000.0));
-    assert!((1_200..2_000).contains(&ops), "{ops} operations at 2,000/s in 0.8 s");
-    assert!(late > 100.0, "of about 400 operations that were due in the stall, {late} waited for half of it");
-    assert!(longest >= 199_000.0, "{longest}");
-    let (late, longest, _) = slow(None);
-    assert!(late < 50.0, "{late}");
-    assert!(longest >= 199_000.0, "{longest}");
+    sooner_or_later("an open loop", || {
+        let (late, longest, ops) = slow(Some(2_000.0));
+        assert!(ops < 2_000, "{ops} operations at 2,000/s in 0.8 s");
+        assert!(ops <= STALLED || longest >= 199_000.0, "{longest}");
+        match ops >= 1_200 && late > 100.0 {
+            true => Ok(()),
+            false => Err(format!(
+                "{ops} operations at 2,000/s in 0.8 s, of which {late} waited for half the stall"
+            )),
+        }
+    });
+    sooner_or_later("a closed loop", || {
+        let (late, longest, ops) = slow(None);
+        assert!(ops <= STALLED || longest >= 199_000.0, "{longest}");
+        if ops > STALLED && late < 50.0 {
+            Ok(())
+        } else {
+            Err(format!("{late} of {ops} operations waited for half the stall"))
+        }
+    });
 }
