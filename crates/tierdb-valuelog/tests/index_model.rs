@@ -13,6 +13,10 @@ use tierdb_valuelog::index::Index;
 
 type Model = BTreeMap<Vec<u8>, u64>;
 
+/// The tests run one after the other: readers of one would hold back the pages of the others, as long as the machine does not
+/// run them, and a pool that they fill would be full sooner.
+static ONE_AT_A_TIME: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+
 fn check_scans(index: &Index<MappedPool>, model: &Model, rng: &mut fastrand::Rng, variety: u32) {
     for _ in 0..4 {
         let key = odd_key(rng, variety);
@@ -104,12 +108,14 @@ fn run(seed: u64, variety: u32, phases: &[(u32, usize)]) {
 
 #[test]
 fn any_keys_as_in_a_sorted_map() {
+    let _alone = ONE_AT_A_TIME.lock();
     run(1, 4000, &[(9, 6000), (5, 6000), (1, 4000), (8, 4000)]);
     run(2, 300, &[(5, 10_000)]);
 }
 
 #[test]
 fn keys_in_order_fill_their_leaves() {
+    let _alone = ONE_AT_A_TIME.lock();
     for backward in [false, true] {
         let pool = Arc::new(MappedPool::in_memory(8 << 20));
         let (index, _) = create(pool);
@@ -128,6 +134,7 @@ fn keys_in_order_fill_their_leaves() {
 
 #[test]
 fn a_full_pool_refuses_inserts_and_recovers_when_keys_go() {
+    let _alone = ONE_AT_A_TIME.lock();
     let pool = Arc::new(MappedPool::in_memory(256 << 10));
     let (index, pages) = create(pool.clone());
     let mut rng = fastrand::Rng::with_seed(4);
@@ -154,7 +161,7 @@ fn a_full_pool_refuses_inserts_and_recovers_when_keys_go() {
             assert!(index.remove(&key(n), n).expect("removes need no page"));
         }
         assert_eq!((index.keys(), index.get(&key(3)).expect("get")), (0, None));
-        // Other tests' readers hold the pages back for a moment.
+        // The epoch that they wait for takes a few steps to pass.
         let start = std::time::Instant::now();
         while pages.used() > 1 {
             assert!(
@@ -175,6 +182,7 @@ fn a_full_pool_refuses_inserts_and_recovers_when_keys_go() {
 
 #[test]
 fn a_failed_make_changes_nothing() {
+    let _alone = ONE_AT_A_TIME.lock();
     let pool = Arc::new(MappedPool::in_memory(1 << 20));
     let (index, pages) = create(pool);
     for key in [&b"short"[..], &[1; 1000]] {
