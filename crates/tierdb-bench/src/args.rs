@@ -96,7 +96,7 @@ pub struct Tables {
     /// Run every case N times; systems take turns, and medians are shown
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
-    /// Length of each workload in seconds, after half as long a warm-up (default: 20 times the root of the scale)
+    /// Length of each workload in seconds, after a warm-up of half of it or more (default: 20 times the root of the scale)
     #[arg(long, value_name = "S", value_parser = positive)]
     pub seconds: Option<f64>,
     /// Write the tables into FILE, each between marks of its own: what else stands in it stays
@@ -237,6 +237,10 @@ pub struct Site {
     /// Read flash by itself for S seconds at each of seven depths before each round of cases, to say what it allows (0: not)
     #[arg(long, value_name = "S", default_value_t = 0.25, value_parser = not_negative)]
     pub reference: f64,
+    /// Hold each case's process, page cache included, to the store's memory and SIZE more by a control group; where systems have
+    /// a fast tier in shared memory it is refused, and 'tables' does without
+    #[arg(long, value_name = "SIZE")]
+    pub memory_group: Option<ByteSize>,
     /// Write plots into DIR: throughput, latencies, and what else the command draws
     #[arg(long, value_name = "DIR")]
     pub plots: Option<PathBuf>,

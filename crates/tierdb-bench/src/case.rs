@@ -38,6 +38,9 @@ pub struct Case {
     pub recovery: bool,
     /// For how many seconds to watch the store idle after the last phase; 0 does not.
     pub idle: f64,
+    /// Bytes of memory, page cache included, that its process is held to by a control group.
+    #[serde(default)]
+    pub group_bytes: Option<u64>,
 }
 
 impl Case {

@@ -2,10 +2,12 @@
 
 use crate::case::{self, Answer, Case, Outcome, Request};
 use crate::failure::Failure;
+use crate::group::Group;
 use crate::store::Systems;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use tierdb::ByteSize;
 
 /// The hidden subcommand that runs a case.
 pub const SUBCOMMAND: &str = "case";
@@ -18,13 +20,28 @@ const WRITE_BEFORE_KILL: Duration = Duration::from_millis(500);
 /// The failure of the case.
 pub fn measure(case: &Case) -> Result<Outcome, Failure> {
     case::prepare(case)?;
-    let outcome = measured(case);
+    let outcome = held(case);
     case::clean(case);
     outcome
 }
 
-fn measured(case: &Case) -> Result<Outcome, Failure> {
-    let (mut child, answer) = ask(&Request::Measure(case.clone()))?;
+/// In the control group that the case asks for, if it does.
+fn held(case: &Case) -> Result<Outcome, Failure> {
+    let Some(bytes) = case.group_bytes else { return measured(case, None) };
+    let group = Group::new(bytes)?;
+    measured(case, Some(&group)).map_err(|failure| {
+        if !group.has_killed() {
+            return failure;
+        }
+        Failure::Child(format!(
+            "it needs more memory than the {} of its control group: {failure}",
+            ByteSize(bytes)
+        ))
+    })
+}
+
+fn measured(case: &Case, group: Option<&Group>) -> Result<Outcome, Failure> {
+    let (mut child, answer) = ask(&Request::Measure(case.clone()), group)?;
     let Answer::Outcome(mut outcome) = answer else { return Err(refused(&mut child, answer)) };
     if case.recovery {
         std::thread::sleep(WRITE_BEFORE_KILL);
@@ -35,7 +52,7 @@ fn measured(case: &Case) -> Result<Outcome, Failure> {
             return Err(Failure::Child(format!("it ended before it was killed, with {ended}")));
         }
         let request = Request::Recover(case.clone(), outcome.space.keys);
-        let (mut child, answer) = ask(&request)?;
+        let (mut child, answer) = ask(&request, group)?;
         let Answer::Recovered(seconds) = answer else { return Err(refused(&mut child, answer)) };
         outcome.recover_seconds = Some(seconds);
         wait(&mut child)?;
@@ -57,7 +74,7 @@ fn wait(child: &mut Child) -> Result<(), Failure> {
     child.wait().map(drop).map_err(|e| Failure::Child(e.to_string()))
 }
 
-fn ask(request: &Request) -> Result<(Child, Answer), Failure> {
+fn ask(request: &Request, group: Option<&Group>) -> Result<(Child, Answer), Failure> {
     let lost = |e: &dyn std::fmt::Display| Failure::Child(e.to_string());
     let program = std::env::current_exe().map_err(|e| lost(&e))?;
     let mut child = Command::new(program)
@@ -66,6 +83,12 @@ fn ask(request: &Request) -> Result<(Child, Answer), Failure> {
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|e| lost(&e))?;
+    // Until it is asked it has hardly any memory of its own.
+    if let Some(Err(refused)) = group.map(|group| group.add(child.id())) {
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(refused);
+    }
     let text = serde_json::to_string(request).map_err(|e| lost(&e))?;
     if let Some(mut stdin) = child.stdin.take() {
         stdin.write_all(text.as_bytes()).map_err(|e| lost(&e))?;

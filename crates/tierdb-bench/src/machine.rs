@@ -68,7 +68,8 @@ impl Machine {
     }
 }
 
-/// The file system and the device that `path` is on, or will be, as in `ext4 on /dev/sda1`.
+/// The file system and the kind of device that `path` is on, or will be, as in `ext4 on an NVMe device`: what figures depend
+/// on, and no path of this machine, as reports are kept and shown elsewhere.
 pub fn file_system(path: &Path) -> String {
     let path = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
     let there = path.ancestors().find_map(|ancestor| ancestor.canonicalize().ok());
@@ -86,10 +87,27 @@ fn file_system_of(path: &Path, mounts: &str) -> String {
         };
         // Of several mounts that hold the path the deepest counts, and of two in one place the later.
         if path.starts_with(at) && at.len() >= best.0 {
-            best = (at.len(), if device == kind { kind.to_owned() } else { format!("{kind} on {device}") });
+            best = (at.len(), device_kind(device).map_or(kind.to_owned(), |on| format!("{kind} on {on}")));
         }
     }
     best.1
+}
+
+/// What the name of a block device says of it.
+fn device_kind(device: &str) -> Option<&'static str> {
+    const KINDS: [(&str, &str); 8] = [
+        ("nvme", "an NVMe device"),
+        ("pmem", "persistent memory"),
+        ("vd", "a virtual disk"),
+        ("xvd", "a virtual disk"),
+        ("sd", "a SCSI or SATA disk"),
+        ("md", "a software RAID"),
+        ("mapper/", "a mapped device"),
+        ("dm-", "a mapped device"),
+    ];
+    let name = device.strip_prefix("/dev/")?;
+    let known = KINDS.iter().find(|(start, _)| name.starts_with(start));
+    Some(known.map_or("a block device", |(_, kind)| kind))
 }
 
 #[cfg(test)]
@@ -98,10 +116,11 @@ mod tests {
 
     #[test]
     fn the_deepest_mount_counts() {
-        let mounts = "/dev/a / ext4 rw 0 0\ntmpfs /dev/shm tmpfs rw 0 0\n/dev/b /mnt/b xfs rw 0 0\n";
-        assert_eq!(file_system_of(Path::new("/mnt/b/c"), mounts), "xfs on /dev/b");
+        let mounts = "/dev/vda1 / ext4 rw 0 0\ntmpfs /dev/shm tmpfs rw 0 0\n/dev/nvme0n1p2 /mnt/b xfs rw 0 0\nhost:/x /mnt/n nfs rw 0 0\n";
+        assert_eq!(file_system_of(Path::new("/mnt/b/c"), mounts), "xfs on an NVMe device");
         assert_eq!(file_system_of(Path::new("/dev/shm/x"), mounts), "tmpfs");
-        assert_eq!(file_system_of(Path::new("/mnt/bc"), mounts), "ext4 on /dev/a");
+        assert_eq!(file_system_of(Path::new("/mnt/bc"), mounts), "ext4 on a virtual disk");
+        assert_eq!(file_system_of(Path::new("/mnt/n"), mounts), "nfs");
     }
 
     #[test]

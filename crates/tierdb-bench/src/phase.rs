@@ -5,6 +5,7 @@ use crate::keys::{Distribution, Naming};
 use crate::ledger::Ledger;
 use crate::measure::{ProcessIo, Resident, process_seconds, resident, thread_seconds_by_name};
 use crate::pace::Pace;
+use crate::settling::Settling;
 use crate::store::{Counts, Durability, Store, TierIo};
 use crate::tally::{Latency, Tally};
 use crate::values::Sizes;
@@ -34,6 +35,21 @@ pub enum Limit {
     Seconds(f64),
 }
 
+/// How long the operations of a phase go on before anything is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Warmup {
+    /// As long as this.
+    For(Limit),
+    /// Until caches have settled: see [`settling`](crate::settling).
+    Settled {
+        /// Seconds that it takes at least.
+        least: f64,
+        /// Seconds after which it ends in any case.
+        most: f64,
+    },
+}
+
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
@@ -48,7 +64,7 @@ pub struct Phase {
     /// What its writes survive.
     pub durability: Durability,
     /// The same, before anything is measured.
-    pub warmup: Option<Limit>,
+    pub warmup: Option<Warmup>,
     /// For how long.
     pub limit: Limit,
     /// Operations a second, all threads together, begun at random times whether or not earlier ones have ended.
@@ -88,6 +104,12 @@ pub struct Measured {
     pub durability: String,
     /// Operations a second that were asked for, in an open loop.
     pub offered_rate: Option<f64>,
+    /// How long its warm-up took, in seconds.
+    #[serde(default)]
+    pub warmup_seconds: f64,
+    /// Whether that was until caches had settled.
+    #[serde(default)]
+    pub settled: bool,
     /// How long it took.
     pub seconds: f64,
     /// Operations that ended in it.
@@ -164,14 +186,29 @@ pub type Progress<'a> = dyn Fn(f64, u64) + 'a;
 /// # Errors
 /// The first failure of any thread: of the store, or a value that is wrong.
 pub fn run(bed: &Bed<'_>, phase: &Phase, progress: &Progress<'_>) -> Result<Measured, Failure> {
-    if let Some(limit) = phase.warmup {
+    let warm_up = |limit: Limit, settling: Option<Settling>| {
         let seed = phase.seed ^ 0x5eed;
-        once(bed, &Phase { limit, seed, ..phase.clone() }, progress)?;
-    }
-    once(bed, phase, progress)
+        once(bed, &Phase { limit, seed, ..phase.clone() }, settling, progress)
+    };
+    let warmup_seconds = match phase.warmup {
+        None => 0.0,
+        Some(Warmup::For(limit)) => warm_up(limit, None)?.seconds,
+        Some(Warmup::Settled { least, most }) => {
+            let settling = Settling::new(least, ProcessIo::now().read_bytes);
+            warm_up(Limit::Seconds(most), Some(settling))?.seconds
+        }
+    };
+    let measured = once(bed, phase, None, progress)?;
+    Ok(Measured { warmup_seconds, ..measured })
 }
 
-fn once(bed: &Bed<'_>, phase: &Phase, progress: &Progress<'_>) -> Result<Measured, Failure> {
+/// Runs `phase` once, until its limit or until what `settling` looks at has settled.
+fn once(
+    bed: &Bed<'_>,
+    phase: &Phase,
+    mut settling: Option<Settling>,
+    progress: &Progress<'_>,
+) -> Result<Measured, Failure> {
     let limit = match phase.limit {
         Limit::Ops(ops) => ops,
         Limit::Seconds(_) => u64::MAX,
@@ -208,6 +245,11 @@ fn once(bed: &Bed<'_>, phase: &Phase, progress: &Progress<'_>) -> Result<Measure
             std::thread::sleep(TICK.min(watch.until_end(deadline)));
             let ops = total(&done);
             timeline.extend(watch.interval(ops));
+            if settling.as_mut().is_some_and(|settling| {
+                settling.look(watch.begun.elapsed().as_secs_f64(), ops, ProcessIo::now().read_bytes)
+            }) {
+                shared.stop.store(true, Ordering::Relaxed);
+            }
             let share = match phase.limit {
                 Limit::Ops(all) => ops as f64 / all.max(1) as f64,
                 Limit::Seconds(all) => watch.begun.elapsed().as_secs_f64() / all,
@@ -311,6 +353,8 @@ impl Before {
             distribution: phase.keys.name(),
             durability: phase.durability.name().to_owned(),
             offered_rate: phase.rate,
+            warmup_seconds: 0.0,
+            settled: matches!(phase.warmup, Some(Warmup::Settled { .. })),
             seconds,
             ops,
             rate: ops as f64 / seconds,

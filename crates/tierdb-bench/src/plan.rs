@@ -4,10 +4,11 @@ use crate::args::{First, Keys, Place, Run};
 use crate::case::Case;
 use crate::child;
 use crate::failure::Failure;
+use crate::group::Group;
 use crate::keys::MIN_KEY_BYTES;
 use crate::knobs::Knobs;
 use crate::machine::{Machine, file_system};
-use crate::phase::{Limit, Phase};
+use crate::phase::{Limit, Phase, Warmup};
 use crate::reference::{self, Reference};
 use crate::report::{Repeated, Report, Settings};
 use crate::store::{Durability, Fast, Needs, Setup, System, Systems};
@@ -98,7 +99,7 @@ fn phase(run: &Run, workload: &Workload, threads: usize, durability: Durability)
         keys: workload.distribution(run.distribution()),
         threads,
         durability,
-        warmup: (run.warmup > 0.0).then_some(Limit::Seconds(run.warmup)),
+        warmup: (run.warmup > 0.0).then_some(Warmup::For(Limit::Seconds(run.warmup))),
         limit: run.ops.map_or(Limit::Seconds(run.seconds), Limit::Ops),
         rate: run.rate,
         scans: workload.scans(usize::from(run.scan_entries)),
@@ -173,6 +174,31 @@ pub fn bare_case(
         seed: place.site.seed,
         recovery: !place.no_recovery,
         idle: place.idle,
+        group_bytes: place.site.memory_group.map(|more| memory(place) + more.bytes()),
+    }
+}
+
+/// Refuses a control group for the memory of `names` where there can be none.
+fn check_group(systems: &Systems, names: &[String], place: &Place) -> Result<(), Failure> {
+    let Some(more) = place.site.memory_group else { return Ok(()) };
+    for name in names {
+        if named(systems, name)?.fast() == Fast::Memory {
+            return Err(Failure::Invalid(format!(
+                "--memory-group cannot hold {name}: its fast tier is shared memory, which counts as memory of its process; leave \
+                 out the system or the option"
+            )));
+        }
+    }
+    Group::new(memory(place) + more.bytes()).map(drop)
+}
+
+/// What is said of control groups.
+fn group_in_words(place: &Place) -> String {
+    match place.site.memory_group {
+        Some(more) => format!(
+            "a control group holds each case's process, page cache and the benchmark's own memory included, to its memory and {more} more"
+        ),
+        None => "no control group: the page cache may take what the machine has".to_owned(),
     }
 }
 
@@ -198,7 +224,8 @@ fn with_room(bytes: u64) -> u64 {
 /// a fifth of the data, and more where values are small and some system needs it for its keys.
 ///
 /// # Errors
-/// `Invalid` if there is no such system, or if what was asked for cannot hold the keys of one, saying what could.
+/// `Invalid` if there is no such system, if what was asked for cannot hold the keys of one, saying what could, or if they
+/// cannot be held in a control group that was asked for.
 pub fn size_tiers(
     systems: &Systems,
     names: &[String],
@@ -229,7 +256,7 @@ pub fn size_tiers(
     let fifth = data_bytes(place, keys, sizes) / 5;
     place.memory.get_or_insert(ByteSize(fifth.max(most.memory)));
     place.fast_capacity.get_or_insert(ByteSize(fifth.max(most.fast_bytes)));
-    Ok(())
+    check_group(systems, names, place)
 }
 
 /// What the system `name` is given for `keys` keys at least.
@@ -286,11 +313,9 @@ pub fn settings(
         data_bytes,
         memory: memory(place),
         fast_bytes: fast_bytes(place),
-        places: places
-            .into_iter()
-            .map(|(tier, dir)| (tier, format!("{} ({})", dir.display(), file_system(&dir))))
-            .collect(),
+        places: places.into_iter().map(|(tier, dir)| (tier, file_system(&dir))).collect(),
         emulation: emulation.join(", "),
+        group: group_in_words(place),
         length,
         repeats: place.repeat as usize,
         systems: used.iter().map(|system| (system.name().to_owned(), system.about().to_owned())).collect(),

@@ -27,6 +27,9 @@ pub struct Settings {
     pub places: Vec<(String, String)>,
     /// What was imitated, in words.
     pub emulation: String,
+    /// Whether a control group held the memory of each case, in words.
+    #[serde(default)]
+    pub group: String,
     /// Warm-up and length of each phase, in words.
     pub length: String,
     /// How often each case was run; systems take turns.

@@ -50,11 +50,21 @@ pub fn heading(report: &Report) -> Vec<String> {
     ];
     lines.extend(settings.places.iter().map(|(tier, place)| format!("{tier}: {place}")));
     lines.push(format!("emulation: {}", settings.emulation));
+    lines.extend((!settings.group.is_empty()).then(|| settings.group.clone()));
     let times = if settings.repeats == 1 { "once".to_owned() } else { format!("{} times", settings.repeats) };
     lines.push(format!("{}; each case {times}", settings.length));
+    lines.extend(warmups(report));
     lines.extend(settings.reference.as_ref().map(|reference| reference.text()));
     lines.extend(settings.systems.iter().map(|(name, about)| format!("{name}: {about}")));
     lines
+}
+
+/// How long warm-ups took, where that is not known before.
+fn warmups(report: &Report) -> Option<String> {
+    let phases = report.cases.iter().flat_map(|case| &case.runs).flat_map(|run| &run.phases);
+    let took: Vec<f64> = phases.filter(|phase| phase.settled).map(|phase| phase.warmup_seconds).collect();
+    let (least, most) = (took.iter().copied().reduce(f64::min)?, took.iter().copied().reduce(f64::max)?);
+    Some(format!("warm-ups that end when reads have settled took {least:.1} to {most:.1} s"))
 }
 
 fn case_text(out: &mut String, case: &Repeated) {

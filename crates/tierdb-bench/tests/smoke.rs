@@ -167,6 +167,44 @@ fn a_tier_that_cannot_hold_the_keys_is_refused_and_what_could_is_said() {
 }
 
 #[test]
+fn a_control_group_holds_a_case_or_is_refused() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let run = |system: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_tierdb-bench"))
+            .args([
+                "run",
+                "--keys",
+                "2000",
+                "--ops",
+                "500",
+                "--workload",
+                "c",
+                "--warmup",
+                "0",
+                "--reference",
+                "0",
+                "--idle",
+                "0",
+            ])
+            .args(["--memory-group", "1GiB", "--system", system, "--dir"])
+            .arg(dir.path())
+            .output()
+            .expect("the command runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.success(), text(&output.stdout), text(&output.stderr))
+    };
+    let (done, _, refused) = run("tierdb-ssd,tierdb-byte");
+    assert!(!done && refused.contains("--memory-group cannot hold tierdb-byte"), "{refused}");
+    // Whether groups can be made is up to the machine.
+    match run("tierdb-ssd") {
+        (true, said, _) => assert!(said.contains("a control group holds each case's process"), "{said}"),
+        (false, _, refused) => {
+            assert!(refused.contains("no control group with a limit of memory"), "{refused}")
+        }
+    }
+}
+
+#[test]
 fn mixgraph_is_measured_and_drawn() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let plots = dir.path().join("plots");
@@ -236,10 +274,18 @@ fn the_tables_are_filled_and_one_of_them_again() {
     ] {
         let section = all.split_once(&format!("<!-- {name} -->")).map(|(_, rest)| rest).expect(name);
         let section = section.split_once(&format!("<!-- end of {name} -->")).expect(name).0;
+        let settles = ["two-tiers", "one-ssd-grouped", "slab"].contains(&name);
+        assert_eq!(
+            section.contains("warm-ups that end when reads have settled took"),
+            settles,
+            "{name}: {section}"
+        );
         assert!(section.lines().any(|line| line.starts_with(row)), "{name}: {section}");
         assert!(section.contains("EMULATED") || section.contains("one plain SSD"), "{name}: {section}");
         assert!(below("json").join(format!("{name}.json")).exists(), "{name}");
     }
+    let own = dir.path().to_str().expect("a path in UTF-8");
+    assert!(!all.contains(own), "tables are kept elsewhere, and name no path of this machine: {all}");
     for plot in ["two-tiers-1", "two-tiers-latency-2", "slab-1", "one-ssd-sync-1"] {
         assert!(all.contains(&format!("](plots/{plot}.svg)")), "{plot}");
         assert!(below("plots").join(format!("{plot}.svg")).exists(), "{plot}");

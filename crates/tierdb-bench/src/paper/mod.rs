@@ -11,7 +11,7 @@ use crate::args::{Paper, Place, Scale, Source};
 use crate::case::Case;
 use crate::failure::Failure;
 use crate::keys::Distribution;
-use crate::phase::{Limit, Phase};
+use crate::phase::{Limit, Phase, Warmup};
 use crate::plan::{self, Plan};
 use crate::store::{Durability, Systems};
 use crate::values::Sizes;
@@ -135,7 +135,7 @@ impl<'a> Draft<'a> {
             keys: workload.distribution(Distribution::Scrambled(0.99)),
             threads: self.threads,
             durability: Durability::Durable,
-            warmup: (warm > 0.0).then_some(Limit::Seconds(self.seconds * warm)),
+            warmup: (warm > 0.0).then_some(Warmup::For(Limit::Seconds(self.seconds * warm))),
             limit: Limit::Seconds(self.seconds),
             rate: None,
             // Of 50 entries on average.

@@ -6,10 +6,11 @@
 use crate::args::{Keys, Place, Run, Tables};
 use crate::failure::Failure;
 use crate::keys::MIN_KEY_BYTES;
-use crate::phase::{Limit, Phase};
+use crate::phase::{Limit, Phase, Warmup};
 use crate::plan::{self, LEAST_FAST, LEAST_MEMORY, Plan};
-use crate::store::{Durability, Systems};
+use crate::store::{Durability, Fast, Systems};
 use crate::values::Sizes;
+use crate::workload::Op;
 use clap::ValueEnum;
 use tierdb::ByteSize;
 
@@ -119,7 +120,13 @@ impl Desk<'_> {
         // In tenths, for people who read them.
         let tenths = |seconds: f64| (seconds * 10.0).round() / 10.0;
         let seconds = self.asked.seconds.unwrap_or_else(|| tenths(20.0 * self.asked.scale.sqrt()));
-        let run = Run { seconds, warmup: tenths(seconds / 2.0), ..Run::of(&here, workload, keys, place) };
+        let mut run = Run { seconds, warmup: tenths(seconds / 2.0), ..Run::of(&here, workload, keys, place) };
+        if here
+            .iter()
+            .any(|name| self.systems.named(name).is_some_and(|system| system.fast() == Fast::Memory))
+        {
+            run.place.site.memory_group = None;
+        }
         self.runs.push((label, run));
         let last = self.runs.len() - 1;
         &mut self.runs[last].1
@@ -228,7 +235,7 @@ impl Comparison {
             }
             Comparison::OneSsdGrouped => {
                 let (keys, place) = (desk.keys(4_000_000), desk.place(None, None));
-                let all = ["tierdb-ssd", "rocksdb", "fjall", "redb", "lmdb"];
+                let all = ["tierdb-ssd", "rocksdb", "rocksdb-blob", "fjall", "redb", "lmdb"];
                 desk.add("", &all, &["a", "b", "c", "d", "e"], keys, place).durability =
                     vec![Durability::Grouped];
             }
@@ -258,7 +265,11 @@ impl Comparison {
         }
         let mut draft = desk.finish(self)?;
         match self {
-            Comparison::TwoTiers => repeat_c(&mut draft.plan),
+            Comparison::TwoTiers => {
+                repeat_c(&mut draft.plan);
+                settle(&mut draft.plan);
+            }
+            Comparison::OneSsdGrouped | Comparison::Slab => settle(&mut draft.plan),
             Comparison::Writes => count_updates(&mut draft.plan),
             Comparison::Limits => warm_hits(&mut draft.plan),
             _ => {}
@@ -296,11 +307,35 @@ fn repeat_c(plan: &mut Plan) {
     }
 }
 
+/// Before each phase that reads, caches come to hold what they will hold, however long a system needs for that.
+fn settle(plan: &mut Plan) {
+    let mut words = None;
+    for phase in plan.cases.iter_mut().flat_map(|(_, case)| &mut case.phases) {
+        let writes = phase.mix.share(Op::Insert) + phase.mix.share(Op::Update);
+        if let Limit::Seconds(seconds) = phase.limit
+            && writes < 1.0
+        {
+            phase.warmup = Some(Warmup::Settled { least: seconds / 2.0, most: seconds * 4.0 });
+            words = Some(format!(
+                "{seconds} s after a warm-up of {} s at least, until the bytes read from devices for an operation differ by less \
+                 than 2 % from a quarter of a phase to the next, or of {} s",
+                seconds / 2.0,
+                seconds * 4.0
+            ));
+        }
+    }
+    if let Some(words) = words {
+        plan.settings.length = format!("closed loop; {words}");
+    }
+}
+
 /// Hits are looked at when nearly all keys were read: the misses of a zipfian over four times as many reads as there
 /// are keys leave only what is hardly ever asked for.
 fn warm_hits(plan: &mut Plan) {
     for (_, case) in plan.cases.iter_mut().filter(|(label, _)| label == HITS) {
-        case.phases.iter_mut().for_each(|phase| phase.warmup = Some(Limit::Ops(4 * case.setup.keys)));
+        case.phases
+            .iter_mut()
+            .for_each(|phase| phase.warmup = Some(Warmup::For(Limit::Ops(4 * case.setup.keys))));
     }
 }
 
@@ -308,7 +343,7 @@ fn warm_hits(plan: &mut Plan) {
 fn count_updates(plan: &mut Plan) {
     for (label, case) in &mut plan.cases {
         for phase in &mut case.phases {
-            phase.warmup = Some(Limit::Ops(case.setup.keys / 2));
+            phase.warmup = Some(Warmup::For(Limit::Ops(case.setup.keys / 2)));
             phase.limit = Limit::Ops(case.setup.keys);
         }
         if label == TIGHT {

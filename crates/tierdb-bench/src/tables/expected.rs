@@ -1,7 +1,7 @@
 //! How long a run will take, roughly: from what earlier ones took on two cores and an ordinary virtual disk.
 
 use crate::case::Case;
-use crate::phase::Limit;
+use crate::phase::{Limit, Warmup};
 use crate::plan::Plan;
 use crate::store::Durability;
 use std::time::Duration;
@@ -40,12 +40,16 @@ pub(super) fn case(case: &Case) -> Duration {
     let mut seconds = AROUND + 2.0 * case.idle;
     seconds += case.setup.keys as f64 / writes(case.load_durability, case.threads);
     for phase in &case.phases {
-        for limit in [Some(phase.limit), phase.warmup].into_iter().flatten() {
-            seconds += match limit {
-                Limit::Seconds(seconds) => seconds,
-                Limit::Ops(ops) => ops as f64 / writes(phase.durability, phase.threads),
-            };
-        }
+        let time = |limit: Limit| match limit {
+            Limit::Seconds(seconds) => seconds,
+            Limit::Ops(ops) => ops as f64 / writes(phase.durability, phase.threads),
+        };
+        seconds += time(phase.limit);
+        seconds += match phase.warmup {
+            None => 0.0,
+            Some(Warmup::For(limit)) => time(limit),
+            Some(Warmup::Settled { least, most }) => (least + most) / 2.0,
+        };
     }
     if case.recovery {
         seconds += AROUND + case.setup.keys as f64 / READ_BACK;

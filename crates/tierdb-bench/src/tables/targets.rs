@@ -142,7 +142,7 @@ fn grouped() -> Grid {
     Grid {
         label: "",
         ours: "tierdb-ssd",
-        peers: &[PEER, "fjall", "redb", "lmdb"],
+        peers: &[PEER, "rocksdb-blob", "fjall", "redb", "lmdb"],
         columns: columns(&[("load", "load"), ("A", "a"), ("B", "b"), ("C", "c"), ("D", "d"), ("E", "e")]),
         targets,
     }
