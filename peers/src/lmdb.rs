@@ -15,8 +15,8 @@ impl System for Lmdb {
     }
 
     fn about(&self) -> &'static str {
-        "LMDB (heed), all on one SSD; one transaction for each write; it has no cache of its own: the page cache is all \
-         it uses, beyond any limit; grouped: no sync (set for a whole store, so the load is as durable as the rest)"
+        "LMDB (heed), all on one SSD; one transaction for each write; without read-ahead; it has no cache of its own: the page \
+         cache is all it uses, beyond any limit but that of a control group; grouped: no sync (set for a whole store, so the load is as durable as the rest)"
     }
 
     fn fast(&self) -> Fast {
@@ -41,7 +41,11 @@ impl System for Lmdb {
 
 #[expect(unsafe_code, reason = "a memory map is only sound while nobody else changes the file")]
 fn open_env(options: &mut EnvOpenOptions, setup: &Setup) -> Result<Env, StoreError> {
-    let flags = if setup.durability == Durability::Grouped { EnvFlags::NO_SYNC } else { EnvFlags::empty() };
+    // What a fault reads ahead pushes out what is needed, as soon as there is less memory than data.
+    let mut flags = EnvFlags::NO_READ_AHEAD;
+    if setup.durability == Durability::Grouped {
+        flags |= EnvFlags::NO_SYNC;
+    }
     // SAFETY: the directory is of this store alone, made by the benchmark on a local file system, and opened once
     // in this process and by no other at the same time, so nothing changes the mapped file but LMDB itself.
     // Without NO_SYNC LMDB's defaults hold; with it, only the order of writes to the medium after a power loss is
