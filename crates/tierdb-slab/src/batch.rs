@@ -17,6 +17,7 @@
 use crate::commit::REDO_BYTES;
 use crate::core::{Core, hash_of};
 use crate::heap::{NewRecord, Written};
+use crate::key::Key;
 use crate::partition::{Entry, Partition, RangeTombstone, State, bounds};
 use crate::record::Kind;
 use crate::room::Need;
@@ -217,7 +218,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             for state in &mut states {
                 state.ranges.push(tombstone.clone());
                 let Some(bounds) = bounds(range) else { continue };
-                let keys: Vec<(Box<[u8]>, Entry)> =
+                let keys: Vec<(Key, Entry)> =
                     state.index.range::<[u8], _>(bounds).map(|(key, entry)| (key.clone(), *entry)).collect();
                 for (key, entry) in keys {
                     state.remove(&key);

@@ -2,32 +2,95 @@
 //!
 //! A value is known by the table it was read from and its key. A table never changes, so nothing has to be
 //! taken out of the cache when a key is written or a table replaced: what no lookup asks for any more is evicted.
-//! Sixteen shards, each with a clock: a value that was asked for again is passed over once.
+//! Sixteen shards, each a clock: a value that was asked for again is passed over once.
 
+use hashbrown::HashTable;
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tierdb_engine::{CacheStats, Value};
 
 const SHARDS: usize = 16;
-/// Bytes that an entry takes beside key and value: two copies of its place, the map's share, counts.
-const ENTRY_BYTES: u64 = 112;
-
-type Place = (u64, Arc<[u8]>);
+/// Bytes that an entry takes beside value and key: its place in the clock and in the map, counts, the allocator's.
+const ENTRY_BYTES: u64 = 96;
 
 struct Cached {
-    value: Arc<[u8]>,
+    table: u64,
+    hash: u64,
+    /// The value, and the key behind it.
+    bytes: Arc<[u8]>,
+    value_len: usize,
     again: bool,
+}
+
+impl Cached {
+    fn is(&self, table: u64, key: &[u8]) -> bool {
+        self.table == table && self.bytes[self.value_len..] == *key
+    }
+
+    fn value(&self) -> Value {
+        Value::shared(self.bytes.clone(), 0..self.value_len)
+    }
+}
+
+fn bytes_of(len: usize) -> u64 {
+    len as u64 + ENTRY_BYTES
 }
 
 #[derive(Default)]
 struct Shard {
-    entries: HashMap<Place, Cached>,
-    /// In the order of the clock hand.
-    turn: VecDeque<Place>,
+    /// By hash: the number of the place in `clock`.
+    places: HashTable<u32>,
+    clock: Vec<Option<Cached>>,
+    /// Places of `clock` that nothing is in.
+    free: Vec<u32>,
+    hand: usize,
     bytes: u64,
     evictions: u64,
+}
+
+/// Where in a map the values of a key are. A shard's have the top bits of their hashes in common, by which the map
+/// would tell them apart first.
+fn spread(hash: u64) -> u64 {
+    hash.rotate_left(32)
+}
+
+impl Shard {
+    fn place_of(&self, table: u64, key: &[u8], hash: u64) -> Option<usize> {
+        let is = |place: &u32| self.clock[*place as usize].as_ref().is_some_and(|here| here.is(table, key));
+        self.places.find(spread(hash), is).map(|place| *place as usize)
+    }
+
+    fn insert(&mut self, cached: Cached) {
+        self.bytes += bytes_of(cached.bytes.len());
+        let hash = cached.hash;
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.clock.push(None);
+            self.clock.len() as u32 - 1
+        });
+        self.clock[place as usize] = Some(cached);
+        let clock = &self.clock;
+        let hash_at = |place: &u32| clock[*place as usize].as_ref().map_or(0, |there| spread(there.hash));
+        self.places.insert_unique(spread(hash), place, hash_at);
+    }
+
+    fn shrink_to(&mut self, most: u64) {
+        while self.bytes > most && !self.clock.is_empty() {
+            self.hand = (self.hand + 1) % self.clock.len();
+            let place = self.hand;
+            let Some(here) = &mut self.clock[place] else { continue };
+            if std::mem::take(&mut here.again) {
+                continue;
+            }
+            self.bytes -= bytes_of(here.bytes.len());
+            self.evictions += 1;
+            if let Ok(entry) = self.places.find_entry(spread(here.hash), |there| *there as usize == place) {
+                entry.remove();
+            }
+            self.clock[place] = None;
+            self.free.push(place as u32);
+        }
+    }
 }
 
 /// Values of tables.
@@ -37,26 +100,6 @@ pub struct Cache {
     most: AtomicU64,
     hits: AtomicU64,
     misses: AtomicU64,
-}
-
-fn bytes_of(key: &[u8], value: &[u8]) -> u64 {
-    (key.len() + value.len()) as u64 + ENTRY_BYTES
-}
-
-impl Shard {
-    fn shrink_to(&mut self, most: u64) {
-        while self.bytes > most {
-            let Some(place) = self.turn.pop_front() else { return };
-            let Some(cached) = self.entries.get_mut(&place) else { continue };
-            if std::mem::take(&mut cached.again) {
-                self.turn.push_back(place);
-                continue;
-            }
-            self.bytes -= bytes_of(&place.1, &cached.value);
-            self.evictions += 1;
-            self.entries.remove(&place);
-        }
-    }
 }
 
 impl Cache {
@@ -84,38 +127,34 @@ impl Cache {
 
     /// The value of `key`, which hashes to `hash`, in `table`.
     pub fn get(&self, table: u64, key: &[u8], hash: u64) -> Option<Value> {
-        let place = (table, Arc::from(key));
-        let mut shard = self.shard(hash).lock();
-        let found = shard.entries.get_mut(&place).map(|cached| {
-            cached.again = true;
-            cached.value.clone()
-        });
-        drop(shard);
+        let found = {
+            let shard = &mut *self.shard(hash).lock();
+            let place = shard.place_of(table, key, hash);
+            place.and_then(|place| shard.clock[place].as_mut()).map(|cached| {
+                cached.again = true;
+                cached.value()
+            })
+        };
         let counter = if found.is_some() { &self.hits } else { &self.misses };
         counter.fetch_add(1, Ordering::Relaxed);
-        found.map(|value| {
-            let len = value.len();
-            Value::shared(value, 0..len)
-        })
+        found
     }
 
     /// Keeps the value of `key` in `table`, if it takes at most an eighth of its shard. Returns it.
-    pub fn insert(&self, table: u64, key: &[u8], hash: u64, value: Vec<u8>) -> Value {
-        let most = self.most.load(Ordering::Relaxed);
-        let bytes = bytes_of(key, &value);
-        if bytes > most / 8 {
+    pub fn insert(&self, table: u64, key: &[u8], hash: u64, mut value: Vec<u8>) -> Value {
+        let (most, value_len) = (self.most.load(Ordering::Relaxed), value.len());
+        if bytes_of(value_len + key.len()) > most / 8 {
             return Value::from(value);
         }
-        let (place, value): (Place, Arc<[u8]>) = ((table, Arc::from(key)), Arc::from(value));
-        let mut shard = self.shard(hash).lock();
-        if shard.entries.insert(place.clone(), Cached { value: value.clone(), again: false }).is_none() {
-            shard.turn.push_back(place);
-            shard.bytes += bytes;
+        value.extend_from_slice(key);
+        let cached = Cached { table, hash, bytes: value.into(), value_len, again: false };
+        let value = cached.value();
+        let shard = &mut *self.shard(hash).lock();
+        if shard.place_of(table, key, hash).is_none() {
+            shard.insert(cached);
             shard.shrink_to(most);
         }
-        drop(shard);
-        let len = value.len();
-        Value::shared(value, 0..len)
+        value
     }
 
     /// What it holds and has done.
@@ -128,7 +167,7 @@ impl Cache {
         };
         for shard in &self.shards {
             let shard = shard.lock();
-            stats.entries += shard.entries.len() as u64;
+            stats.entries += shard.places.len() as u64;
             stats.bytes += shard.bytes;
             stats.evictions += shard.evictions;
         }

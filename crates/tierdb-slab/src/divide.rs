@@ -4,6 +4,7 @@
 //! done; it is done when the store has twice as many keys as the last time, and is out of balance.
 
 use crate::core::{Core, Router};
+use crate::key::Key;
 use crate::live::LiveTable;
 use crate::partition::{Entry, Partition, RangeTombstone, Unsettled};
 use crate::tables::TableSet;
@@ -18,7 +19,7 @@ const LEAST_KEYS: u64 = 16;
 
 /// Divides the key space so that each of at most `wanted` partitions has about as many keys, and none cuts a table.
 pub fn divide<D: Dir>(
-    newest: Vec<(Box<[u8]>, Entry)>,
+    newest: Vec<(Key, Entry)>,
     tables: Vec<Arc<LiveTable<D>>>,
     ranges: Vec<Arc<RangeTombstone>>,
     wanted: u32,

@@ -22,6 +22,7 @@ mod divide;
 mod engine;
 mod flash;
 mod heap;
+mod key;
 mod layout;
 mod live;
 mod lost;

@@ -24,6 +24,7 @@ use crate::commit::Change;
 use crate::core::{Core, hash_of};
 use crate::flash::Limit;
 use crate::heap::Slots;
+use crate::key::Key;
 use crate::live::{LiveTable, Manifest};
 use crate::partition::{Entry, Partition, RangeTombstone, State, bounds};
 use crate::parts::Places;
@@ -82,7 +83,7 @@ pub enum Fate {
 
 /// A key that is written to flash.
 pub struct Victim {
-    pub key: Box<[u8]>,
+    pub key: Key,
     pub entry: Entry,
     /// Whether it stays on the fast tier too.
     pub stays: bool,
@@ -112,7 +113,7 @@ struct FastSource<'m, P: Pool> {
     victims: std::slice::Iter<'m, Victim>,
     current: Option<Version<'m>>,
     /// Keys whose record is damaged: they stay where they are.
-    damaged: &'m RefCell<HashSet<Box<[u8]>>>,
+    damaged: &'m RefCell<HashSet<Key>>,
 }
 
 impl<P: Pool> Source for FastSource<'_, P> {
@@ -289,7 +290,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         tables: &[Arc<LiveTable<D>>],
         ranges: Vec<Arc<RangeTombstone>>,
         last: Seqno,
-        damaged: &RefCell<HashSet<Box<[u8]>>>,
+        damaged: &RefCell<HashSet<Key>>,
         promote: bool,
     ) -> Result<Merged<D>> {
         let mut snapshots = self.snapshots.list();
@@ -414,12 +415,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// Frees the slots of those victims whose version is still the newest, or marks them as clean copies.
-    pub fn free_victims(
-        &self,
-        part: &Partition<D>,
-        victims: &[Victim],
-        damaged: &HashSet<Box<[u8]>>,
-    ) -> Migrated {
+    pub fn free_victims(&self, part: &Partition<D>, victims: &[Victim], damaged: &HashSet<Key>) -> Migrated {
         let heap = &self.heap;
         let mut migrated = Migrated::default();
         for victims in victims.chunks(FREE_AT_ONCE) {

@@ -9,6 +9,7 @@
 //!    never leaves an older version of a key on the fast tier without the newer one, wherever that went.
 
 use crate::heap::{Heap, Slots};
+use crate::key::{Key, apart_bytes};
 use crate::tables::TableSet;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
@@ -116,13 +117,13 @@ impl RangeTombstone {
 /// What of a partition its lock guards.
 pub struct State<D: Dir> {
     /// The newest version of each key that has one on the fast tier.
-    pub index: BTreeMap<Box<[u8]>, Entry>,
-    /// Bytes of the keys in `index`.
+    pub index: BTreeMap<Key, Entry>,
+    /// Bytes of the keys in `index` that are too long to stand in it.
     pub key_bytes: u64,
     /// Tombstones in `index`.
     pub tombstones: u64,
     /// Versions for snapshots, oldest first.
-    pub old: BTreeMap<Box<[u8]>, Vec<Old>>,
+    pub old: BTreeMap<Key, Vec<Old>>,
     retired: Vec<Retired>,
     /// Slots that are free once the migration at work is done: it may still read them.
     limbo: Vec<Slots>,
@@ -151,7 +152,7 @@ pub struct Partition<D: Dir> {
     /// Held by whoever migrates.
     pub migration: Mutex<()>,
     /// The key behind which copies are looked at next, when some are to be dropped; from the first one on if there is none.
-    pub hand: Mutex<Option<Box<[u8]>>>,
+    pub hand: Mutex<Option<Key>>,
     /// Durable writes that have not been waited for, where that can be seen.
     unsettled: Mutex<Unsettled>,
     unsettled_count: AtomicUsize,
@@ -316,8 +317,8 @@ impl<D: Dir> State<D> {
         let before = match self.index.get_mut(key) {
             Some(current) => Some(std::mem::replace(current, entry)),
             None => {
-                self.key_bytes += key.len() as u64;
-                self.index.insert(key.into(), entry)
+                self.key_bytes += apart_bytes(key);
+                self.index.insert(Key::from_slice(key), entry)
             }
         };
         self.count(key, before, Some(entry));
@@ -354,7 +355,7 @@ impl<D: Dir> State<D> {
     /// `key` has no version on the fast tier any more.
     pub fn remove(&mut self, key: &[u8]) -> Option<Entry> {
         let before = self.index.remove(key)?;
-        self.key_bytes -= key.len() as u64;
+        self.key_bytes -= apart_bytes(key);
         self.count(key, Some(before), None);
         Some(before)
     }

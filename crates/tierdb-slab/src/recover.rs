@@ -18,6 +18,7 @@ use crate::counters::Counters;
 use crate::divide::divide;
 use crate::flash::{Flash, TableRecord};
 use crate::heap::{Heap, Slots};
+use crate::key::Key;
 use crate::layout::{Layout, SEQNO_LIMIT};
 use crate::live::LiveTable;
 use crate::lost::{Lost, LostSlot};
@@ -208,7 +209,7 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
 /// The live records, by what they are.
 struct Sorted {
     /// The newest version of each key.
-    newest: BTreeMap<Box<[u8]>, Entry>,
+    newest: BTreeMap<Key, Entry>,
     slots: Vec<Slots>,
     tables: Vec<(TableRecord, Slots, Places)>,
     ranges: Vec<Arc<RangeTombstone>>,

@@ -7,9 +7,9 @@ use tierdb_device::Dir;
 use tierdb_engine::{IoStats, Stats, TierStats};
 use tierdb_pmem::Pool;
 
-/// Bytes of DRAM that an index entry takes beside its key: the key's address and length, the entry, the tree's share,
-/// and what the allocator adds to the key.
-const INDEX_ENTRY_BYTES: u64 = 56;
+/// Bytes of DRAM that an index entry takes: the key, or its address and length if it is long, the entry, and the tree's
+/// share.
+const INDEX_ENTRY_BYTES: u64 = 76;
 
 impl<P: Pool, D: Dir> Core<P, D> {
     /// Bytes of DRAM by part.

@@ -4,6 +4,7 @@
 //! [`Background::Inline`] there are none, and whoever needs the work does it.
 
 use crate::core::Core;
+use crate::key::Key;
 use crate::migrate::{Migrated, Plan, Victims};
 use crate::partition::Partition;
 use crate::promote::Copies;
@@ -431,7 +432,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         for part in &parts {
             let _migration = part.migration.lock();
             while self.drop_copies_of(part, Copies::All) > 0 {}
-            let mut from: Option<Box<[u8]>> = None;
+            let mut from: Option<Key> = None;
             loop {
                 let plan = {
                     let state = part.read();
