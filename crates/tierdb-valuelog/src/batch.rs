@@ -160,6 +160,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Finds or makes the entry of every key. Where the index is full, keys that are to be deleted and are not
     /// there are marked, so that a batch of deletes always succeeds.
     fn find_entries(&self, planned: &mut [Planned<'_>]) -> Result<()> {
+        self.where_pages_are(|| self.find_or_make_entries(planned))
+    }
+
+    fn find_or_make_entries(&self, planned: &mut [Planned<'_>]) -> Result<()> {
         let _guard = crossbeam_epoch::pin();
         let mut is_full = false;
         for write in planned {

@@ -46,6 +46,8 @@ pub struct Hsit<P: Pool> {
 struct FreeEntries {
     entries: Vec<u64>,
     segments: u64,
+    /// Entries that wait for an epoch.
+    waiting: u64,
 }
 
 /// The latches of one or more entries, held.
@@ -64,7 +66,7 @@ impl<P: Pool> Hsit<P> {
             count = count.max(segment + 1);
         }
         let stripes = (0..STRIPES).map(|_| CachePadded::new(Mutex::new(()))).collect();
-        let free = Arc::new(Mutex::new(FreeEntries { entries: Vec::new(), segments: count }));
+        let free = Arc::new(Mutex::new(FreeEntries { segments: count, ..FreeEntries::default() }));
         Hsit { pool, pages, segments, free, stripes }
     }
 
@@ -315,7 +317,17 @@ impl<P: Pool> Hsit<P> {
     /// running now has ended.
     pub fn free_later(&self, entry: u64, guard: &crossbeam_epoch::Guard) {
         let free = self.free.clone();
-        guard.defer(move || free.lock().entries.push(entry));
+        free.lock().waiting += 1;
+        guard.defer(move || {
+            let mut free = free.lock();
+            free.entries.push(entry);
+            free.waiting -= 1;
+        });
+    }
+
+    /// Number of entries that wait for operations to end.
+    pub fn waiting(&self) -> u64 {
+        self.free.lock().waiting
     }
 
     /// On open: the entries that no key names.

@@ -89,6 +89,8 @@ struct FreeList {
     lists: Mutex<Lists>,
     /// A bit for each page that is in use or waits for an epoch.
     taken: Box<[AtomicU64]>,
+    /// Pages that wait for one.
+    waiting: AtomicU64,
 }
 
 #[derive(Default)]
@@ -107,7 +109,7 @@ impl Lists {
 impl FreeList {
     fn new(first: PageNo, count: u64) -> Self {
         let taken = (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        FreeList { first, lists: Mutex::default(), taken }
+        FreeList { first, lists: Mutex::default(), taken, waiting: AtomicU64::new(0) }
     }
 
     /// Marks `page` as taken, and says whether it was not.
@@ -284,7 +286,16 @@ impl<P: Pool> Pages<P> {
     pub fn retire(&self, page: PageNo, guard: &Guard) {
         self.pool.publish(self.word_at(page), 0);
         let free = self.free.clone();
-        guard.defer(move || free.give_back(page));
+        free.waiting.fetch_add(1, Ordering::Relaxed);
+        guard.defer(move || {
+            free.give_back(page);
+            free.waiting.fetch_sub(1, Ordering::Release);
+        });
+    }
+
+    /// Number of pages that wait for readers.
+    pub fn waiting(&self) -> u64 {
+        self.free.waiting.load(Ordering::Acquire)
     }
 
     /// Number of pages in use, those that wait for readers included.

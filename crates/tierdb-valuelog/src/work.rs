@@ -10,13 +10,16 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tierdb_base::{Error, Result};
+use tierdb_base::{Error, ErrorKind, Result};
 use tierdb_device::Dir;
 use tierdb_engine::Background;
 use tierdb_pmem::Pool;
 
 /// Longest time a grouped write stays volatile.
 const GROUP_DELAY: Duration = Duration::from_millis(5);
+
+/// Longest time for which a write that finds the fast tier full waits for what readers still hold there.
+const READERS_LEAVE: Duration = Duration::from_millis(100);
 
 /// Signals between writers and the background threads.
 pub struct Work {
@@ -113,6 +116,41 @@ impl Work {
 }
 
 impl<P: Pool, D: Dir> Core<P, D> {
+    /// Does `insert`, which takes pages, and does it again while it finds none and readers hold some that were given up. The
+    /// caller is not pinned: it would be one of those readers.
+    ///
+    /// # Errors
+    /// Those of `insert`.
+    pub fn where_pages_are<T>(&self, mut insert: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut given_up = None;
+        loop {
+            match insert() {
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    let given_up = *given_up.get_or_insert_with(|| Instant::now() + READERS_LEAVE);
+                    if Instant::now() >= given_up || !self.any_came_back() {
+                        return Err(error);
+                    }
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Whether pages or entries that were given up may have come back just now, or may soon.
+    fn any_came_back(&self) -> bool {
+        self.index.run_structure_updates();
+        let waiting = || self.index.waiting() + self.hsit.waiting();
+        let before = waiting();
+        if before == 0 {
+            return false;
+        }
+        self.work.settle_epochs();
+        if waiting() == before {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        true
+    }
+
     /// After an append that left a ring `filled` bytes full.
     pub fn after_append(&self, filled: u64) {
         if filled < self.watermark() {

@@ -10,6 +10,7 @@ use crate::long::PartList;
 use crate::record::{HEADER, Kind, encode, stored_len};
 use crate::storage::Appender;
 use crate::word::{Place, Word};
+use crossbeam_epoch::Guard;
 use std::cell::RefCell;
 use tierdb_base::{Error, Result, check_key, check_value};
 use tierdb_device::{Cause, Dir};
@@ -87,10 +88,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    fn put_in_ring(&self, key: &[u8], body: &Body<'_>, durability: Durability) -> Result<(u64, Word)> {
-        loop {
+    /// The entry of `key`, which is made if there was none; it is the key's, or free, while the guard is pinned.
+    fn pin_entry(&self, key: &[u8]) -> Result<(Guard, u64)> {
+        self.where_pages_are(|| {
             let guard = crossbeam_epoch::pin();
             let (entry, _) = self.index.get_or_insert(key, || self.hsit.allocate())?;
+            Ok((guard, entry))
+        })
+    }
+
+    fn put_in_ring(&self, key: &[u8], body: &Body<'_>, durability: Durability) -> Result<(u64, Word)> {
+        loop {
+            let (guard, entry) = self.pin_entry(key)?;
             let latched = self.hsit.latch(entry);
             let old = self.hsit.word(entry);
             if old.place() == Place::Free {
@@ -132,8 +141,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     fn put_on_flash(&self, key: &[u8], body: &Body<'_>, durability: Durability) -> Result<(u64, Word)> {
         let mut appender = Appender::new(Cause::Foreground);
         let result = loop {
-            let guard = crossbeam_epoch::pin();
-            let (entry, _) = self.index.get_or_insert(key, || self.hsit.allocate())?;
+            let (guard, entry) = self.pin_entry(key)?;
             drop(guard);
             // The record's seqno tells its tag; the order of writes is that of the publishing seqno below.
             let in_flight = self.clock.begin();

@@ -470,10 +470,11 @@ impl<P: Pool> Index<P> {
         self.leaf_count.load(Ordering::Relaxed)
     }
 
-    /// Number of changes that the search layer does not have yet, and of long keys' places that wait for
+    /// Number of changes that the search layer does not have yet, and of pages and long keys' places that wait for
     /// readers.
-    pub fn waiting(&self) -> usize {
-        self.updates.lock().len() + self.blobs.waiting()
+    pub fn waiting(&self) -> u64 {
+        self.blobs.collect();
+        self.updates.lock().len() as u64 + self.pages.waiting() + self.blobs.waiting() as u64
     }
 
     /// Bytes of the pool in use: leaves, and pages of long keys.

@@ -3,6 +3,7 @@
 mod configurations;
 mod conformance;
 mod crash;
+mod full;
 mod image;
 mod mutants;
 #[path = "../rig/mod.rs"]
