@@ -33,11 +33,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         ]
     }
 
-    /// Deleted keys that are still in the index.
-    fn keys_without_value(&self) -> u64 {
+    /// Keys that have a value: those in the index, but for deleted ones that are still there.
+    fn keys(&self) -> u64 {
         let deleted = self.deleted.lock();
         let entries: HashSet<u64> = deleted.iter().map(|(_, entry)| *entry).collect();
-        entries.iter().filter(|entry| self.hsit.word(**entry).place() == Place::None).count() as u64
+        let without = entries.iter().filter(|entry| self.hsit.word(**entry).place() == Place::None);
+        self.index.keys().saturating_sub(without.count() as u64)
     }
 
     /// The store's statistics.
@@ -78,7 +79,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Stats {
             engine: "valuelog",
             mode: self.mode.clone(),
-            keys: self.index.keys().saturating_sub(self.keys_without_value()),
+            keys: self.keys(),
             memory: self.memory_parts(),
             memory_budget: self.options.memory,
             tiers,

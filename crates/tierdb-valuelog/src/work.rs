@@ -19,7 +19,7 @@ use tierdb_pmem::Pool;
 const GROUP_DELAY: Duration = Duration::from_millis(5);
 
 /// Longest time for which a write that finds the fast tier full waits for what readers still hold there.
-const READERS_LEAVE: Duration = Duration::from_millis(100);
+const READERS_LEAVE: Duration = Duration::from_secs(1);
 
 /// Signals between writers and the background threads.
 pub struct Work {

@@ -311,9 +311,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let waiting = self.deleted.lock().len();
         for _ in 0..waiting {
-            let Some((key, entry)) = self.deleted.lock().pop_front() else { return };
+            // Locked until it is done: who counts keys finds each either here, or not in the index.
+            let mut deleted = self.deleted.lock();
+            let Some((key, entry)) = deleted.pop_front() else { return };
             if !self.try_purge(&key, entry) {
-                self.deleted.lock().push_back((key, entry));
+                deleted.push_back((key, entry));
             }
         }
     }
