@@ -7,7 +7,7 @@
 /// A site: what it does, and the source line that asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Site {
-    /// flush, fence, sync, checksum, ...
+    /// flush, fence, sync, checksum, level, ...
     pub what: &'static str,
     /// Source file of the call.
     pub file: &'static str,
@@ -19,9 +19,9 @@ pub struct Site {
 
 impl Site {
     /// Whether it is a step on the way to durability, and not a comparison or what is done about a failure: those
-    /// matter where media are damaged or fail.
+    /// matter where media are damaged or fail. Nor what keeps versions of a key in the order of the levels that they lie in.
     pub fn is_persist(&self) -> bool {
-        !["checksum", "mismatch", "failure", "latch"].contains(&self.what)
+        !["checksum", "mismatch", "failure", "latch", "level"].contains(&self.what)
     }
 }
 
