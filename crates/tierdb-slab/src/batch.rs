@@ -130,7 +130,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
                 let (kind, purpose) = match value {
                     Some(_) => (Kind::Value, Purpose::Value),
-                    None => (Kind::Tombstone, Purpose::Upkeep),
+                    None => (Kind::Tombstone, Purpose::Removal),
                 };
                 let record = NewRecord { kind, seqno, key, value: value.unwrap_or_default() };
                 need.add(key.len(), record.value.len(), purpose, heap.slabs.largest());
@@ -204,10 +204,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let mut stage = Stage::new(&*heap.pool);
             states.iter().for_each(|state| state.stage_retired(heap, &mut stage));
             let record = NewRecord { kind: Kind::RangeTombstone, seqno, key: &[], value: bytes };
-            let written = heap.write(&mut stage, &record, Purpose::Upkeep);
+            let written = heap.write(&mut stage, &record, Purpose::Removal);
             let Some(written) = written else {
                 let mut need = Need::default();
-                need.add(0, bytes.len(), Purpose::Upkeep, heap.slabs.largest());
+                need.add(0, bytes.len(), Purpose::Removal, heap.slabs.largest());
                 return Ok(Tried::NoRoom(need));
             };
             let drained = stage.drain();

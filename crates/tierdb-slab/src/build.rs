@@ -1,6 +1,7 @@
 //! Writing tables.
 
-use crate::flash::{Flash, FlashDir, Limit, TableRecord};
+use crate::flash::{Flash, FlashDir, Limit, TableFile, TableRecord};
+use crate::levels::Level;
 use crate::live::{LiveTable, Manifest};
 use crate::tune;
 use std::sync::Arc;
@@ -32,10 +33,12 @@ impl<D: Dir> NewTable<D> {
 impl<D: Dir> Drop for NewTable<D> {
     /// It never became live.
     fn drop(&mut self) {
-        if let (Some(table), Some(dir)) = (self.table.take(), self.flash.dirs.get(self.record.dir as usize)) {
+        if let (Some(table), Some(dir)) =
+            (self.table.take(), self.flash.dirs.get(self.record.file.dir as usize))
+        {
             let len = table.footer().file_len;
             drop(table);
-            let _ = dir.tables.remove(self.record.number);
+            let _ = dir.tables.remove(self.record.file.number);
             dir.give(len);
         }
     }
@@ -44,6 +47,9 @@ impl<D: Dir> Drop for NewTable<D> {
 /// Writes entries as tables of about the size asked for; no key's versions are in two tables.
 pub struct TableBuilder<'b, D: Dir> {
     flash: &'b Arc<Flash<D>>,
+    level: Level,
+    /// Where tables of the next level begin, in descending order, as far as they have not been passed.
+    borders: Vec<Box<[u8]>>,
     limit: Limit,
     cause: Cause,
     number: &'b dyn Fn() -> u64,
@@ -55,14 +61,24 @@ pub struct TableBuilder<'b, D: Dir> {
 struct OpenTable<D: Dir> {
     writer: Writer<D>,
     dir: u32,
+    /// Bytes of its file before it had an entry.
+    empty: u64,
     /// Bytes taken of the directory for it.
     taken: u64,
 }
 
 impl<'b, D: Dir> TableBuilder<'b, D> {
-    /// Nothing written yet. `number` gives a number that no table ever had.
-    pub fn new(flash: &'b Arc<Flash<D>>, limit: Limit, cause: Cause, number: &'b dyn Fn() -> u64) -> Self {
-        TableBuilder { flash, limit, cause, number, open: None, done: Vec::new(), written: 0 }
+    /// Nothing written yet, for `level`. `number` gives a number that no table ever had. Tables end, where that makes them not much
+    /// smaller, at one of `borders`, the keys with which those of the next level begin: so that fewer of these are merged with
+    /// each, and there are keys that no table lies across.
+    pub fn new(
+        flash: &'b Arc<Flash<D>>,
+        (level, mut borders): (Level, Vec<Box<[u8]>>),
+        (limit, cause): (Limit, Cause),
+        number: &'b dyn Fn() -> u64,
+    ) -> Self {
+        borders.sort_unstable_by(|one, other| other.cmp(one));
+        TableBuilder { flash, level, borders, limit, cause, number, open: None, done: Vec::new(), written: 0 }
     }
 
     fn dir(&self, number: u32) -> &'b FlashDir<D> {
@@ -75,9 +91,15 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
     /// `NoSpace`; `Io`. The builder is then good for nothing but to be dropped.
     pub fn add(&mut self, entry: &EntryRef<'_>) -> Result<()> {
         let entry_len = (entry.key.len() + entry.value.map_or(0, <[u8]>::len)) as u64;
+        let mut at_border = false;
+        while self.borders.pop_if(|border| **border <= *entry.key).is_some() {
+            at_border = true;
+        }
         if self.open.as_ref().is_some_and(|open| {
+            let (len, full) = (open.writer.file_len(), self.flash.table_bytes);
+            let quarter = full.saturating_sub(open.empty) / 4;
             open.writer.last_key() != entry.key
-                && (open.writer.file_len() + entry_len / 2 >= self.flash.table_bytes)
+                && (len + entry_len / 2 >= full || at_border && len + quarter >= full)
         }) {
             self.end_table()?;
         }
@@ -110,17 +132,18 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
             WriterOptions { allocate: self.flash.table_bytes.min(1 << 20), ..WriterOptions::default() };
         let created = self.dir(number).tables.create((self.number)(), self.cause, &options);
         let writer = self.flash.written(created)?;
-        self.open = Some(OpenTable { writer, dir: number, taken: 0 });
+        self.open = Some(OpenTable { empty: writer.file_len(), writer, dir: number, taken: 0 });
         Ok(())
     }
 
     fn end_table(&mut self) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
-        let record = TableRecord { dir: open.dir, number: open.writer.number() };
+        let file = TableFile { dir: open.dir, number: open.writer.number() };
+        let record = TableRecord { file, level: self.level };
         let dir = self.dir(open.dir);
         let table = self.flash.written(open.writer.finish()).inspect_err(|_| {
             dir.give(open.taken);
-            let _ = dir.tables.remove(record.number);
+            let _ = dir.tables.remove(file.number);
         })?;
         let len = table.footer().file_len;
         if len > open.taken {

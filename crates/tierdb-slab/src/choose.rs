@@ -6,13 +6,13 @@
 
 use crate::config::Metric;
 use crate::core::Core;
+use crate::levels::FIRST;
 use crate::migrate::{Fate, Plan, Victims};
 use crate::partition::{Bounds, Partition, State, bounds};
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 use tierdb_base::Seqno;
 use tierdb_device::{Cause, Dir};
-use tierdb_engine::KeyRange;
 use tierdb_pmem::Pool;
 
 /// Keys of a range that are looked at for the approximate metric, in runs of neighbours. How many there are is known
@@ -22,14 +22,14 @@ const RUN: usize = 16;
 
 impl<P: Pool, D: Dir> Core<P, D> {
     /// The best range of `part` for such victims, with its score; `None` if no range has any.
-    pub fn choose(&self, part: &Partition<D>, victims: Victims) -> Option<(f64, Plan)> {
+    pub fn choose(&self, part: &Partition<D>, victims: Victims) -> Option<(f64, Plan<D>)> {
         let state = part.read();
-        let tables = state.tables.tables();
+        let tables = state.tables.first().tables();
         if state.index.is_empty() {
             return None;
         }
         if tables.is_empty() {
-            return Some((f64::MAX, Plan { range: KeyRange::all(), tables: 0..0 }));
+            return Some((f64::MAX, Plan::of_table(&state.tables, FIRST, 0)));
         }
         let choices = match self.options.choices as usize {
             0 => tables.len(),
@@ -48,12 +48,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
             .map(|number| (self.score(&state, number, victims), number))
             .filter(|(score, _)| *score > 0.0);
         let (score, number) = scored.max_by(|one, other| one.0.total_cmp(&other.0))?;
-        Some((score, Plan { range: state.tables.range_of(number), tables: number..number + 1 }))
+        Some((score, Plan::of_table(&state.tables, FIRST, number)))
     }
 
     fn score(&self, state: &State<D>, number: usize, victims: Victims) -> f64 {
-        let range = state.tables.range_of(number);
-        let table = &state.tables.tables()[number];
+        let range = state.tables.first().range_of(number);
+        let table = &state.tables.first().tables()[number];
         let dirty_keys = table.dirty_keys.load(Ordering::Relaxed);
         let Some(all) = bounds(&range).filter(|_| dirty_keys > 0) else { return 0.0 };
         let Ok(whole) = table.table(Cause::Migration) else { return 0.0 };

@@ -1,14 +1,27 @@
 //! Removing what range tombstones hide, and then the tombstones.
 
 use crate::core::Core;
+use crate::levels::{FIRST, Level, Levels};
 use crate::live::LiveTable;
 use crate::migrate::{Plan, Victims};
 use crate::partition::{Partition, RangeTombstone};
 use std::collections::HashSet;
 use std::sync::Arc;
-use tierdb_base::{Result, Seqno};
+use tierdb_base::{Result, Seqno, mutant};
 use tierdb_device::Dir;
 use tierdb_pmem::{Pool, Stage};
+
+/// The tables, each with its level and number there, that may hold what `range` removed.
+fn holding_removed<'l, D: Dir>(
+    levels: &'l Levels<D>,
+    range: &'l RangeTombstone,
+) -> impl Iterator<Item = (Level, usize, &'l Arc<LiveTable<D>>)> {
+    let levels = levels.all().filter(|(level, _)| *level == FIRST || mutant::keep("level"));
+    let tables = levels.flat_map(move |(level, set)| {
+        set.overlapping(&range.range).map(move |(number, table)| (level, number, table))
+    });
+    tables.filter(|(.., table)| table.may_hold_removed(&range.range, range.seqno))
+}
 
 impl<P: Pool, D: Dir> Core<P, D> {
     /// Rewrites tables that hold what a range tombstone removed, and forgets the tombstones that nothing needs.
@@ -28,17 +41,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     let state = part.read();
                     let due: Vec<&Arc<RangeTombstone>> =
                         state.ranges.iter().filter(|range| range.seqno <= oldest).collect();
-                    let touched = |table: &LiveTable<D>| {
-                        let holds =
-                            |range: &&Arc<RangeTombstone>| table.may_hold_removed(&range.range, range.seqno);
-                        !table.is_damaged() && due.iter().any(holds)
-                    };
-                    let tables = state.tables.tables();
-                    let number = tables.iter().position(|table| touched(table));
-                    number.map(|number| Plan {
-                        range: state.tables.range_of(number),
-                        tables: number..number + 1,
-                    })
+                    let mut touched = due.iter().flat_map(|range| holding_removed(&state.tables, range));
+                    let found = touched.find(|(.., table)| !table.is_damaged());
+                    found.map(|(level, number, _)| Plan::of_table(&state.tables, level, number))
                 };
                 let Some(plan) = plan else { break };
                 self.migrate_or_mark(part, &plan, Victims::None, false)?;
@@ -49,8 +54,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let _drained = stage.drain();
             state.release_retired(&self.heap);
             let needed = |range: &RangeTombstone| {
-                let holds = |table: &Arc<LiveTable<D>>| table.may_hold_removed(&range.range, range.seqno);
-                range.seqno > oldest || state.tables.tables().iter().any(holds)
+                range.seqno > oldest || holding_removed(&state.tables, range).next().is_some()
             };
             let gone: Vec<Arc<RangeTombstone>> =
                 state.ranges.iter().filter(|range| !needed(range)).cloned().collect();

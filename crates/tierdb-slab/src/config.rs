@@ -1,5 +1,6 @@
 //! How the engine is set up: sizes and thresholds.
 
+use crate::levels::{FIRST, MOST};
 use std::ops::RangeInclusive;
 use tierdb_base::{Error, Result};
 use tierdb_engine::Background;
@@ -64,6 +65,14 @@ pub struct Options {
     /// How many keys a migration is to bring to flash for each that it rewrites, as long as space can be had by dropping copies: in
     /// percent of what it would bring if the fast tier held nothing else. 0 to 100, default 90.
     pub least_yield_pct: u8,
+    /// Most levels of tables, 1 to 4. Default: as many as the capacities call for when the store is opened; one where flash is no larger than
+    /// the first level may be (PrismDB §4.1). A store that has tables in a deeper level keeps that.
+    pub levels: Option<u8>,
+    /// How large the first level may become before tables of it are merged into the next one, in percent of the fast tier: 1 to
+    /// 10,000. Default 1,000.
+    pub first_level_pct: u16,
+    /// How many times as large as the one before each further level may become, but for the last: 2 to 100. Default 10.
+    pub level_growth: u8,
     /// Threads for recovery. Default: the processors.
     pub recovery_threads: usize,
     /// Who does background work.
@@ -90,9 +99,18 @@ impl Options {
             choices: 8,
             promotion: Promotion::OnRead,
             least_yield_pct: 90,
+            levels: None,
+            first_level_pct: 1000,
+            level_growth: 10,
             recovery_threads: cores,
             background: Background::Threads,
         }
+    }
+
+    /// Bytes that the tables of `level` may take, if it is not the last, where the fast tier holds `fast` bytes.
+    pub(crate) fn level_size(&self, level: u8, fast: u64) -> u64 {
+        let growth = u64::from(self.level_growth).saturating_pow(u32::from(level - FIRST));
+        (fast / 100).saturating_mul(u64::from(self.first_level_pct)).saturating_mul(growth)
     }
 
     /// Refuses values out of range, naming the field and the range.
@@ -110,6 +128,9 @@ impl Options {
         check((1..=400).contains(&self.tracked_pct), "tracked_pct must be 1 to 400")?;
         check(self.table_parts_pct <= 50, "table_parts_pct must be 0 to 50")?;
         check(self.least_yield_pct <= 100, "least_yield_pct must be 0 to 100")?;
+        check(self.levels.is_none_or(|levels| (FIRST..=MOST).contains(&levels)), "levels must be 1 to 4")?;
+        check((1..=10_000).contains(&self.first_level_pct), "first_level_pct must be 1 to 10,000")?;
+        check((2..=100).contains(&self.level_growth), "level_growth must be 2 to 100")?;
         check(self.recovery_threads >= 1, "recovery_threads must be at least 1")
     }
 }

@@ -7,11 +7,12 @@ use crate::counters::Counters;
 use crate::flash::Flash;
 use crate::heap::Heap;
 use crate::layout::SEQNO_LIMIT;
+use crate::levels::{Level, Levels};
+use crate::live::LiveTable;
 use crate::lost::Lost;
 use crate::partition::{Entry, Partition, RangeTombstone, State};
 use crate::read_trigger::ReadTrigger;
 use crate::snapshots::Snapshots;
-use crate::tables::TableSet;
 use crate::tracker::{Tier, Tracker};
 use crate::tune::PinnedShare;
 use crate::work::Work;
@@ -59,6 +60,8 @@ pub struct Core<P: Pool, D: Dir> {
     pub commits: CommitSlots,
     pub router: RwLock<Router<D>>,
     pub options: Options,
+    /// How many levels of tables there may be.
+    pub levels: Level,
     pub mode: String,
     pub latch: FailureLatch,
     pub fast_meter: Meter,
@@ -81,7 +84,7 @@ pub struct Core<P: Pool, D: Dir> {
 
 /// What tables have to be searched for a key, as of one moment.
 pub struct OnFlash<D: Dir> {
-    pub tables: Arc<TableSet<D>>,
+    pub tables: Arc<Levels<D>>,
     pub ranges: Vec<Arc<RangeTombstone>>,
 }
 
@@ -183,43 +186,37 @@ impl<P: Pool, D: Dir> Core<P, D> {
             Ok(_) => self.heap.damaged(entry.at()),
             Err(error) => error,
         };
-        let on_flash = || {
-            let table = state.tables.find(key).filter(|_| entry.is_clean())?.table(Cause::Foreground).ok()?;
-            let found = table.get(key, entry.seqno, Cause::Foreground).ok()??;
-            found.value.filter(|_| found.seqno == entry.seqno)
-        };
-        on_flash().map(Value::from).ok_or_else(|| error.with_key(key))
+        let copied = entry.is_clean().then(|| state.tables.version(key, entry.seqno)).flatten();
+        copied.map(Value::from).ok_or_else(|| error.with_key(key))
     }
 
     fn get_on_flash(&self, on_flash: &OnFlash<D>, key: &[u8], seqno: Seqno) -> Result<Option<Value>> {
-        let live = on_flash.tables.find(key);
         let hash = hash_of(key);
-        let note = || {
+        let note = |live: &LiveTable<D>| {
             let popularity = self.tracker.touch(hash, Tier::Flash);
-            if let Some(live) = live.filter(|_| popularity.is_some()) {
-                live.hot_reads.fetch_add(1, Ordering::Relaxed);
-            }
+            live.hot_reads.fetch_add(u64::from(popularity.is_some()), Ordering::Relaxed);
             popularity
         };
         // A value is cached only if it is the newest in its table, and was not removed with a range: what no
-        // range tombstone, no damage and no snapshot can make another one.
+        // range tombstone, no damage and no snapshot can make another one. It counts if no level above has the key.
         let plain = seqno == Seqno::MAX && on_flash.ranges.is_empty() && self.lost.is_empty();
-        let cached = live.filter(|_| plain).and_then(|live| self.cache.get(live.number(), key, hash));
-        if let Some(value) = cached {
-            self.counters.cache_hits.add(1);
-            note();
-            return Ok(Some(value));
-        }
-        let found = match live {
-            Some(live) => {
-                live.table(Cause::Foreground).and_then(|table| table.get(key, seqno, Cause::Foreground))
+        let mut newest = None;
+        for live in on_flash.tables.find(key) {
+            if let Some(value) = plain.then(|| self.cache.get(live.number(), key, hash)).flatten() {
+                self.counters.cache_hits.add(1);
+                note(live);
+                return Ok(Some(value));
             }
-            None => Ok(None),
-        };
-        let found = found.map_err(|error| error.with_key(key))?;
-        let version = found.as_ref().map(|found| found.seqno);
+            let table = live.table(Cause::Foreground);
+            let found = table.and_then(|table| table.get(key, seqno, Cause::Foreground));
+            if let Some(found) = found.map_err(|error| error.with_key(key))? {
+                newest = Some((live, found));
+                break;
+            }
+        }
+        let version = newest.as_ref().map(|(_, found)| found.seqno);
         self.lost.check(&self.heap, key, version)?;
-        let Some(Found { seqno: version, value: Some(value) }) = found else {
+        let Some((live, Found { seqno: version, value: Some(value) })) = newest else {
             self.counters.misses.add(1);
             return Ok(None);
         };
@@ -227,14 +224,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if on_flash.is_removed(key, version, seqno) {
             return Ok(None);
         }
-        let popularity = note();
-        Ok(Some(match live {
-            Some(live) if plain => {
-                self.promote_read(live, key, version, &value, popularity);
-                self.cache.insert(live.number(), key, hash, value)
-            }
-            _ => Value::from(value),
-        }))
+        let popularity = note(live);
+        if !plain {
+            return Ok(Some(Value::from(value)));
+        }
+        self.promote_read((&on_flash.tables, live), key, version, &value, popularity);
+        Ok(Some(self.cache.insert(live.number(), key, hash, value)))
     }
 
     /// Gives indexes and filters of tables half of what the fixed parts of the memory budget leave at the most, and the object
@@ -270,7 +265,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
             for part in &self.router.read().parts {
                 let tables = part.read().tables.clone();
-                for table in tables.tables().iter().take_while(|_| self.flash.is_over_loaded()) {
+                for table in tables.tables().take_while(|_| self.flash.is_over_loaded()) {
                     shed += table.shed();
                 }
             }

@@ -35,6 +35,10 @@ pub struct Counters {
     pub dropped_copies: Counter,
     pub tables_written: Counter,
     pub tables_replaced: Counter,
+    /// Of them, those that went to the next level.
+    pub merged_down: Counter,
+    /// Tables that went there as they are.
+    pub moved_down: Counter,
     /// Entries written to tables.
     pub entries_written: Counter,
     /// Bytes of tables written.

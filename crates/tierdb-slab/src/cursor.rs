@@ -14,7 +14,7 @@ use tierdb_base::{Result, Seqno};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::{Cursor, KeyRange, Snapshot, Value};
 use tierdb_pmem::Pool;
-use tierdb_table::{Direction, ReadAhead, Source, Visible};
+use tierdb_table::{Direction, Merge, ReadAhead, Source, Visible};
 
 /// Versions on the fast tier that the first stretch takes; doubled up to the most with each.
 const FIRST_FAST: usize = 8;
@@ -51,7 +51,7 @@ struct Fast {
 /// What comes next in the cursor's direction.
 struct Stretch<D: Dir> {
     fast: Peekable<std::vec::IntoIter<Fast>>,
-    flash: Visible<Walk<D>>,
+    flash: Visible<Merge<Walk<D>>>,
     /// Whether the entry that `flash` is at was given, or it is not at its first one yet.
     given: bool,
     on_flash: OnFlash<D>,

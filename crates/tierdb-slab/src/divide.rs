@@ -5,9 +5,9 @@
 
 use crate::core::{Core, Router};
 use crate::key::Key;
+use crate::levels::Levels;
 use crate::live::LiveTable;
 use crate::partition::{Entry, Partition, RangeTombstone, Unsettled};
-use crate::tables::TableSet;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,6 +16,21 @@ use tierdb_pmem::Pool;
 
 /// Fewer keys than this for each partition are not worth dividing.
 const LEAST_KEYS: u64 = 16;
+
+/// Smallest and largest keys of stretches that nothing can be cut in: of a table, or of several of different levels that overlap.
+fn stretches<D: Dir>(tables: &[Arc<LiveTable<D>>]) -> Vec<(&[u8], &[u8])> {
+    let mut ends: Vec<(&[u8], &[u8])> =
+        tables.iter().map(|table| (table.smallest(), table.largest())).collect();
+    ends.sort_unstable();
+    ends.dedup_by(|next, before| {
+        let overlap = next.0 <= before.1;
+        if overlap {
+            before.1 = before.1.max(next.1);
+        }
+        overlap
+    });
+    ends
+}
 
 /// Divides the key space so that each of at most `wanted` partitions has about as many keys, and none cuts a table.
 pub fn divide<D: Dir>(
@@ -29,14 +44,15 @@ pub fn divide<D: Dir>(
     weights.extend(tables.iter().map(|table| (table.smallest(), table.footer().keys)));
     weights.sort();
     let total: u64 = weights.iter().map(|(_, weight)| weight).sum();
+    let stretches = stretches(&tables);
     let mut bounds: Vec<Box<[u8]>> = Vec::new();
     let mut passed = 0;
     for (key, weight) in weights {
         let due = total * (bounds.len() as u64 + 1) / u64::from(wanted);
         if passed >= due.max(1) && bounds.len() + 1 < wanted as usize {
-            let inside = tables.partition_point(|table| table.smallest() < key).checked_sub(1);
-            let inside = inside.map(|number| &tables[number]).filter(|table| key <= table.largest());
-            let bound: Box<[u8]> = inside.map_or(key, |table| table.smallest()).into();
+            let inside = stretches.partition_point(|(smallest, _)| *smallest < key).checked_sub(1);
+            let inside = inside.map(|number| stretches[number]).filter(|(_, largest)| key <= *largest);
+            let bound: Box<[u8]> = inside.map_or(key, |(smallest, _)| smallest).into();
             if bounds.last().is_none_or(|last| *last < bound) {
                 bounds.push(bound);
             }
@@ -51,7 +67,7 @@ pub fn divide<D: Dir>(
     }
     let parts: Vec<Arc<Partition<D>>> = part_tables
         .into_iter()
-        .map(|tables| Arc::new(Partition::new(TableSet::new(tables), ranges.clone())))
+        .map(|tables| Arc::new(Partition::new(Levels::new(tables), ranges.clone())))
         .collect();
     for (key, entry) in newest {
         parts[part_of(&key)].write().insert(&key, entry);
@@ -67,7 +83,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let router = self.router.read();
             let keys = |part: &Arc<Partition<D>>| {
                 let state = part.read();
-                let flash: u64 = state.tables.tables().iter().map(|table| table.footer().keys).sum();
+                let flash: u64 = state.tables.tables().map(|table| table.footer().keys).sum();
                 state.index.len() as u64 + flash
             };
             let keys: Vec<u64> = router.parts.iter().map(keys).collect();
@@ -95,10 +111,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         for part in &router.parts {
             let mut state = part.write();
             newest.extend(std::mem::take(&mut state.index));
-            tables.extend(state.tables.tables().iter().cloned());
+            tables.extend(state.tables.tables().cloned());
             ranges.extend(state.ranges.drain(..).map(|range| (range.seqno, range)));
             old.extend(std::mem::take(&mut state.old));
-            state.tables = Arc::new(TableSet::new(Vec::new()));
+            state.tables = Arc::new(Levels::new(Vec::new()));
             state.forget_counts();
         }
         let divided = divide(newest, tables, ranges.into_values().collect(), self.options.partitions);

@@ -53,6 +53,11 @@ impl<P: Pool, D: Dir> SlabStore<P, D> {
         Ok(SlabStore { core, threads })
     }
 
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> &Core<P, D> {
+        &self.core
+    }
+
     fn stop_threads(&self) {
         self.core.work.stop();
         for thread in self.threads.lock().drain(..) {

@@ -7,6 +7,7 @@
 use crate::config::Options;
 use crate::heap::Slots;
 use crate::layout::Layout;
+use crate::levels::{FIRST, Level, MOST};
 use crate::live::{LiveTable, Manifest};
 use crate::parts::{Home, Places};
 use crate::tune::{self, WearBudget};
@@ -137,20 +138,21 @@ impl<D: Dir> Flash<D> {
         slots: Slots,
         home: Option<Box<dyn Home>>,
     ) -> Result<LiveTable<D>> {
-        let dir = self.dirs.get(record.dir as usize).ok_or_else(|| {
+        let file = record.file;
+        let dir = self.dirs.get(file.dir as usize).ok_or_else(|| {
             Error::invalid(format!(
                 "the store has tables in flash directory {}, and {} directories are configured",
-                record.dir + 1,
+                file.dir + 1,
                 self.dirs.len()
             ))
         })?;
         let footer = home.as_ref().and_then(|home| {
-            Footer::decode(&home.footer().ok()?, &dir.tables.id(record.number), &home.place()).ok()
+            Footer::decode(&home.footer().ok()?, &dir.tables.id(file.number), &home.place()).ok()
         });
         let (footer, table) = match footer {
             Some(footer) => (footer, None),
             None => {
-                let table = dir.tables.open(record.number, Cause::Recovery)?;
+                let table = dir.tables.open(file.number, Cause::Recovery)?;
                 (table.footer().clone(), Some(table))
             }
         };
@@ -180,17 +182,17 @@ impl<D: Dir> Flash<D> {
     ///
     /// # Errors
     /// `Io`.
-    pub fn files(&self) -> Result<HashSet<TableRecord>> {
+    pub fn files(&self) -> Result<HashSet<TableFile>> {
         let mut files = HashSet::new();
         for (dir, tables) in (0..).zip(&self.dirs) {
-            files.extend(tables.tables.list()?.into_iter().map(|number| TableRecord { dir, number }));
+            files.extend(tables.tables.list()?.into_iter().map(|number| TableFile { dir, number }));
         }
         Ok(files)
     }
 
     /// That a live table's file is gone.
-    pub fn missing(&self, record: TableRecord) -> Error {
-        let file = self.dirs.get(record.dir as usize).map_or_else(|| "flash".into(), |dir| dir.name.clone());
+    pub fn missing(&self, file: TableFile) -> Error {
+        let file = self.dirs.get(file.dir as usize).map_or_else(|| "flash".into(), |dir| dir.name.clone());
         let place = Location { file, offset: 0 };
         Error::corrupt(TierRole::Flash, "the file of a table is not there", place)
     }
@@ -201,8 +203,8 @@ impl<D: Dir> Flash<D> {
     /// `Io`.
     pub fn remove_orphans(
         &self,
-        files: &HashSet<TableRecord>,
-        live: impl Fn(&TableRecord) -> bool,
+        files: &HashSet<TableFile>,
+        live: impl Fn(&TableFile) -> bool,
     ) -> Result<()> {
         for (number, dir) in (0..).zip(&self.dirs) {
             let mut orphans: Vec<u64> = files
@@ -272,6 +274,11 @@ impl<D: Dir> Flash<D> {
         self.loaded.load(Ordering::Relaxed) > self.most_loaded.load(Ordering::Relaxed)
     }
 
+    /// Bytes of all directories.
+    pub fn capacity(&self) -> u64 {
+        self.dirs.iter().fold(0, |sum, dir| dir.capacity.saturating_add(sum))
+    }
+
     /// Whether every directory has a budget, and has spent it.
     pub fn is_spent(&self) -> bool {
         self.dirs.iter().all(|dir| dir.budget.is_spent())
@@ -283,29 +290,58 @@ impl<D: Dir> Flash<D> {
     }
 }
 
-/// What the record of a live table holds.
+/// A table's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct TableRecord {
+pub struct TableFile {
     /// Number of its flash directory.
     pub dir: u32,
     /// Its number.
     pub number: u64,
 }
 
+/// What the record of a live table holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableRecord {
+    /// Its file.
+    pub file: TableFile,
+    /// Its level.
+    pub level: Level,
+}
+
 impl TableRecord {
-    /// As stored.
+    /// As stored: number of the directory (three bytes), levels above this one (a byte), number of the file.
     pub fn encode(self) -> [u8; 12] {
         let mut bytes = [0; 12];
-        bytes[..4].copy_from_slice(&self.dir.to_le_bytes());
-        bytes[4..].copy_from_slice(&self.number.to_le_bytes());
+        bytes[..4].copy_from_slice(&self.file.dir.to_le_bytes());
+        bytes[3] = self.level - FIRST;
+        bytes[4..].copy_from_slice(&self.file.number.to_le_bytes());
         bytes
     }
 
     /// From what is stored, with where the fast tier has parts of the table.
     pub fn decode(bytes: &[u8]) -> Option<(Self, Places)> {
-        let (dir, rest) = bytes.split_first_chunk::<4>()?;
+        let (first, rest) = bytes.split_first_chunk::<4>()?;
         let (number, places) = rest.split_first_chunk::<8>()?;
-        let record = TableRecord { dir: u32::from_le_bytes(*dir), number: u64::from_le_bytes(*number) };
-        Some((record, Places::decode(places)?))
+        let [dir @ .., above] = *first;
+        let level = above.checked_add(FIRST).filter(|level| *level <= MOST)?;
+        let dir = u32::from_le_bytes([dir[0], dir[1], dir[2], 0]);
+        let file = TableFile { dir, number: u64::from_le_bytes(*number) };
+        Some((TableRecord { file, level }, Places::decode(places)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_tables_read_back() {
+        for level in FIRST..=MOST {
+            let record = TableRecord { file: TableFile { dir: 15, number: 1 << 40 }, level };
+            assert_eq!(TableRecord::decode(&record.encode()), Some((record, Places::default())));
+        }
+        let mut deep = TableRecord { file: TableFile { dir: 0, number: 7 }, level: MOST }.encode();
+        deep[3] += 1;
+        assert_eq!(TableRecord::decode(&deep), None, "a level that there is not");
     }
 }

@@ -1,9 +1,9 @@
 //! The slab engine: PrismDB (ASPLOS 2023) with a full crash and correctness contract.
 //!
 //! Read in this order: [`config`], then `layout`, `slabs` and `record` (what is on the fast tier), `heap` and `commit`
-//! (how it changes), `flash`, `live`, `parts`, `tables` and `build` (what is on flash, and where indexes and filters of it are), `partition`, `cache` and `core` (what is in
+//! (how it changes), `flash`, `live`, `parts`, `tables`, `levels` and `build` (what is on flash, and where indexes and filters of it are), `partition`, `cache` and `core` (what is in
 //! DRAM), `write`, `batch`
-//! and `cursor` (operations), `tracker`, `tune`, `choose`, `migrate`, `promote` and `read_trigger` (what moves between the tiers), `clean` and
+//! and `cursor` (operations), `tracker`, `tune`, `choose`, `migrate`, `descend`, `promote` and `read_trigger` (what moves between the tiers), `clean` and
 //! `tidy` (what else frees space), `work` (who does it), `divide`, `recover`; `verify` and `salvage` (damage).
 
 #![forbid(unsafe_code)]
@@ -18,12 +18,14 @@ pub mod config;
 mod core;
 mod counters;
 mod cursor;
+mod descend;
 mod divide;
 mod engine;
 mod flash;
 mod heap;
 mod key;
 mod layout;
+mod levels;
 mod live;
 mod lost;
 mod mend;

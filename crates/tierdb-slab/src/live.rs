@@ -1,11 +1,12 @@
 //! A live table: what of it is in memory, on the fast tier and on flash.
 
-use crate::flash::{Flash, TableRecord};
+use crate::flash::{Flash, TableFile, TableRecord};
 use crate::heap::Slots;
+use crate::levels::Level;
 use crate::parts::{Home, damaged};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use tierdb_base::{Error, ErrorKind, Location, Result, Seqno, TierRole};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::KeyRange;
@@ -25,7 +26,9 @@ pub struct Manifest {
 /// file where that has none or damaged ones.
 pub struct LiveTable<D: Dir> {
     flash: Arc<Flash<D>>,
-    record: TableRecord,
+    file: TableFile,
+    /// Which level it belongs to: that of the list it is in, but for the moment in which it moves to another one.
+    level: AtomicU8,
     footer: Footer,
     manifest: Mutex<Manifest>,
     loaded: RwLock<Option<Arc<Table<D::File>>>>,
@@ -60,7 +63,8 @@ impl<D: Dir> LiveTable<D> {
         let (manifest, loaded) = (Mutex::new(manifest), RwLock::new(table.map(Arc::new)));
         LiveTable {
             flash,
-            record,
+            file: record.file,
+            level: record.level.into(),
             footer,
             manifest,
             loaded,
@@ -93,20 +97,20 @@ impl<D: Dir> LiveTable<D> {
     }
 
     fn load(&self, cause: Cause) -> Result<Table<D::File>> {
-        let tables = &self.flash.dirs[self.record.dir as usize].tables;
+        let tables = &self.flash.dirs[self.file.dir as usize].tables;
         let parts = self.manifest.lock().home.as_ref().map(|home| home.read());
         self.flash.loads.add(1);
         if let Some(Ok(parts)) = parts
-            && let Ok(table) = tables.open_with(self.record.number, &parts)
+            && let Ok(table) = tables.open_with(self.file.number, &parts)
             && table.filter_damage().is_none()
         {
             return Ok(table);
         }
         self.flash.loads_from_flash.add(1);
-        tables.open(self.record.number, cause).map_err(|error| match error.kind() {
+        tables.open(self.file.number, cause).map_err(|error| match error.kind() {
             // Of a store that is open, this is damage.
             ErrorKind::Refused => {
-                let place = Location::new(tierdb_table::file_name(self.record.number), 0);
+                let place = Location::new(tierdb_table::file_name(self.file.number), 0);
                 Error::corrupt(TierRole::Flash, format!("the file of a table is not its own: {error}"), place)
             }
             _ => error,
@@ -164,14 +168,14 @@ impl<D: Dir> LiveTable<D> {
     }
 
     /// Whether it may hold a version of `key`. May read the index, and says so if that fails.
-    pub fn may_hold(&self, key: &[u8]) -> bool {
+    pub fn may_hold(&self, key: &[u8], cause: Cause) -> bool {
         self.footer.covers(key)
-            && self.table(Cause::Foreground).map_or(true, |table| table.locate(key, Seqno::MAX).is_some())
+            && self.table(cause).map_or(true, |table| table.locate(key, Seqno::MAX).is_some())
     }
 
     /// Its number.
     pub fn number(&self) -> u64 {
-        self.record.number
+        self.file.number
     }
 
     /// Counts, key and seqno ranges, lengths.
@@ -207,9 +211,19 @@ impl<D: Dir> LiveTable<D> {
         self.footer.file_len
     }
 
-    /// What its record says.
-    pub fn record(&self) -> TableRecord {
-        self.record
+    /// Its file.
+    pub fn file(&self) -> TableFile {
+        self.file
+    }
+
+    /// Its level.
+    pub fn level(&self) -> Level {
+        self.level.load(Ordering::Relaxed)
+    }
+
+    /// It belongs to `level` from now on: its record says so. The caller holds the migration of its partition.
+    pub fn move_to(&self, level: Level) {
+        self.level.store(level, Ordering::Relaxed);
     }
 
     /// Its file goes when the last reader has let it go: no record names it any more, durably. Returns the slots that it had.
@@ -226,10 +240,10 @@ impl<D: Dir> Drop for LiveTable<D> {
         // Before its file goes, which some systems keep as long as it is open.
         self.unload();
         if self.obsolete.load(Ordering::Acquire)
-            && let Some(dir) = self.flash.dirs.get(self.record.dir as usize)
+            && let Some(dir) = self.flash.dirs.get(self.file.dir as usize)
         {
             // If it fails, the next open removes the file.
-            let _ = dir.tables.remove(self.record.number);
+            let _ = dir.tables.remove(self.file.number);
             dir.give(self.footer.file_len);
         }
     }

@@ -1,4 +1,5 @@
-//! Migration between the tiers (PrismDB §4.4, §5.3): one range of a partition, unpopular keys down, popular ones up.
+//! Migration between the tiers (PrismDB §4.4, §5.3): one range of a partition, unpopular keys down, popular ones up. And what else
+//! rewrites tables: merges to the next level ([`crate::descend`]) are migrations without victims.
 //!
 //! 1. Under the partition's lock: the range is noted as *migrating*, and the victims are listed. From now on
 //!    slots that are given up are not reused, and deletes in the range leave tombstones.
@@ -25,18 +26,18 @@ use crate::core::{Core, hash_of};
 use crate::flash::Limit;
 use crate::heap::Slots;
 use crate::key::Key;
+use crate::levels::{FIRST, Level, Levels};
 use crate::live::{LiveTable, Manifest};
 use crate::partition::{Entry, Partition, RangeTombstone, State, bounds};
 use crate::parts::Places;
 use crate::promote::Promotion;
-use crate::tables::TableSet;
 use crate::tracker::Tier;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tierdb_base::{Error, ErrorKind, Result, Seqno};
+use tierdb_base::{Error, ErrorKind, Result, Seqno, mutant};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::KeyRange;
 use tierdb_pmem::{Pool, Stage};
@@ -63,11 +64,63 @@ pub enum Victims {
 }
 
 /// What is merged: keys of a range, and the tables in it.
-pub struct Plan {
-    /// The keys; disjoint from those of all other tables.
+pub struct Plan<D: Dir> {
+    /// The keys that come into `into`, from the fast tier or the level above. No table of that level but those below has any of them, nor
+    /// one between them and the keys of these.
     pub range: KeyRange,
-    /// Numbers of the tables in the partition's list.
-    pub tables: std::ops::Range<usize>,
+    /// The level that the new tables belong to.
+    pub into: Level,
+    /// Tables of that level, and of the one above; what of these is outside the range stays in their level.
+    pub tables: Vec<Arc<LiveTable<D>>>,
+}
+
+impl<D: Dir> Plan<D> {
+    /// Table `number` of `level` alone, if there is one, with its range.
+    pub fn of_table(levels: &Levels<D>, level: Level, number: usize) -> Self {
+        let set = levels.level(level);
+        let tables = set.tables().get(number).cloned().into_iter().collect();
+        Plan { range: set.range_of(number), into: level, tables }
+    }
+}
+
+/// A migration's plan, and what there was when it began.
+struct Begun<'m, D: Dir> {
+    plan: &'m Plan<D>,
+    victims: Vec<Victim>,
+    /// While it goes on, no other one changes them.
+    levels: Arc<Levels<D>>,
+    ranges: Vec<Arc<RangeTombstone>>,
+    /// The last write.
+    last: Seqno,
+}
+
+impl<D: Dir> Begun<'_, D> {
+    /// Whether an entry of source `number` (the fast tier, then the plan's tables) stays in the level above.
+    fn stays_above(&self, number: Option<usize>, key: &[u8]) -> bool {
+        let table = number.and_then(|number| self.plan.tables.get(number.checked_sub(1)?));
+        table.is_some_and(|table| table.level() < self.plan.into)
+            && !self.plan.range.contains(key)
+            && mutant::keep("level")
+    }
+
+    /// Whether a tombstone of `key` that every snapshot sees may go: no older version is anywhere else on flash.
+    fn may_forget(&self, key: &[u8]) -> bool {
+        self.plan.range.contains(key)
+            && !(self.levels.may_hold_below(self.plan.into, key, Cause::Migration) && mutant::keep("level"))
+    }
+
+    /// Whether a version that a table of the plan has may be replaced in a level above all of these.
+    fn may_be_replaced_above(&self, key: &[u8]) -> bool {
+        let highest = self.plan.tables.iter().map(|table| table.level()).min().unwrap_or(self.plan.into);
+        self.levels.may_hold_above(highest, key, Cause::Migration) && mutant::keep("level")
+    }
+
+    /// Where tables of the level below `level` begin that the plan's tables may overlap.
+    fn borders_below(&self, level: Level) -> Vec<Box<[u8]>> {
+        let below = self.levels.all().filter(|(number, _)| *number == level + 1);
+        let tables = below.flat_map(|(_, set)| set.overlapping(&self.plan.range));
+        tables.map(|(_, table)| table.smallest().into()).collect()
+    }
 }
 
 /// What becomes of a key in a migration.
@@ -102,6 +155,8 @@ pub struct Migrated {
     pub tables: u64,
     /// Entries of the new tables.
     pub entries: u64,
+    /// Bytes of flash by which the new tables are shorter than the old ones.
+    pub gained: u64,
 }
 
 /// Key, seqno, and the value if it is not a tombstone.
@@ -187,32 +242,34 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn migrate(
         &self,
         part: &Partition<D>,
-        plan: &Plan,
+        plan: &Plan<D>,
         victims: Victims,
         promote: bool,
     ) -> Result<Migrated> {
-        let (victims, tables, ranges, last) = {
+        let begun = {
             let mut state = part.write();
             let listed = if victims == Victims::None {
                 Vec::new()
             } else {
                 self.victims(&state, &plan.range, victims)
             };
-            let tables: Vec<Arc<LiveTable<D>>> = state.tables.tables()[plan.tables.clone()].to_vec();
-            if listed.is_empty() && (victims != Victims::None || tables.is_empty()) {
+            if listed.is_empty() && (victims != Victims::None || plan.tables.is_empty()) {
                 return Ok(Migrated::default());
             }
             state.migrating = Some(plan.range.clone());
             // Under the lock: ranges that writes up to this one removed are in the list. And before the list of
             // snapshots: one that is not in it sees this write, or a later one.
-            (listed, tables, state.ranges.clone(), self.clock.last())
+            let (levels, ranges) = (state.tables.clone(), state.ranges.clone());
+            Begun { plan, victims: listed, levels, ranges, last: self.clock.last() }
         };
         let damaged = RefCell::default();
-        let done = self.merge_range(&victims, &tables, ranges, last, &damaged, promote).and_then(|merged| {
-            let entries = merged.entries;
-            self.replace_tables(part, &tables, merged).map(|promotions| {
-                let mut migrated = self.free_victims(part, &victims, &damaged.borrow());
-                (migrated.tables, migrated.entries) = (tables.len() as u64, entries);
+        let done = self.merge_range(&begun, &damaged, promote).and_then(|merged| {
+            let (entries, bytes) = (merged.entries, merged.bytes);
+            self.replace_tables(part, plan, merged).map(|promotions| {
+                let mut migrated = self.free_victims(part, &begun.victims, &damaged.borrow());
+                (migrated.tables, migrated.entries) = (plan.tables.len() as u64, entries);
+                let old: u64 = plan.tables.iter().map(|table| table.file_len()).sum();
+                migrated.gained = old.saturating_sub(bytes);
                 let tables = part.read().tables.clone();
                 self.add_parts(&tables);
                 promotions.into_iter().for_each(|promotion| self.promote(part, promotion, None));
@@ -286,13 +343,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     fn merge_range(
         &self,
-        victims: &[Victim],
-        tables: &[Arc<LiveTable<D>>],
-        ranges: Vec<Arc<RangeTombstone>>,
-        last: Seqno,
+        begun: &Begun<'_, D>,
         damaged: &RefCell<HashSet<Key>>,
         promote: bool,
     ) -> Result<Merged<D>> {
+        let Begun { plan, victims, ranges, last, .. } = begun;
+        let last = *last;
         let mut snapshots = self.snapshots.list();
         snapshots.push(last);
         let oldest = snapshots.iter().copied().min().unwrap_or(last);
@@ -300,16 +356,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let all = (Bound::Unbounded, Bound::Unbounded);
         let ahead = ReadAhead { first: 256 << 10, most: 256 << 10 };
         let mut sources: Vec<Box<dyn Source + '_>> = vec![Box::new(fast)];
-        for table in tables {
+        for table in &plan.tables {
             let whole = table.table(Cause::Migration)?;
             sources.push(Box::new(whole.iter(all, Direction::Forward, ahead, Cause::Migration)));
         }
-        let merged = WithoutRemoved { source: Merge::new(sources, Direction::Forward), ranges, oldest };
-        // All tables of the range take part, so there is no older version elsewhere on flash. But a record that cannot
-        // be read may be one.
-        let forgets = |key: &[u8]| self.lost.hides(key, None).is_none();
+        let source = Merge::new(sources, Direction::Forward);
+        let merged = WithoutRemoved { source, ranges: ranges.clone(), oldest };
+        // All tables of the range take part, so there is no older version elsewhere on flash but in deeper levels. And a record that
+        // cannot be read may be one.
+        let forgets = |key: &[u8]| self.lost.hides(key, None).is_none() && begun.may_forget(key);
         let mut kept = Retain::new(merged, Retention::new(snapshots), forgets);
-        let old_bytes: u64 = tables.iter().map(|table| table.file_len()).sum();
+        let old_bytes: u64 = plan.tables.iter().map(|table| table.file_len()).sum();
         let limit = if victims.iter().all(|victim| victim.entry.is_tombstone()) {
             Limit::Shrink
         } else {
@@ -321,7 +378,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
             return Err(self.flash.full());
         }
         let number = || self.clock.begin().seqno();
-        let mut builder = TableBuilder::new(&self.flash, limit, Cause::Migration, &number);
+        let builder = |level: Level| {
+            let of_level = (level, begun.borders_below(level));
+            TableBuilder::new(&self.flash, of_level, (limit, Cause::Migration), &number)
+        };
+        let (mut new, mut above) = (builder(plan.into), builder(plan.into.max(FIRST + 1) - 1));
         let (mut promotions, mut last_key, mut entries) = (Vec::new(), Vec::new(), 0);
         let threshold = self.tracker.threshold(self.pinned_pct());
         let mut promotion_room = if promote { self.promotion_room(victim_bytes) } else { 0 };
@@ -329,7 +390,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
             kept.advance()?;
             let Some(entry) = kept.entry() else { break };
             self.reserve_seqnos();
-            builder.add(&entry)?;
+            let source = kept.source().source.current();
+            let stays_above = begun.stays_above(source, entry.key);
+            if stays_above {
+                above.add(&entry)?
+            } else {
+                new.add(&entry)?
+            }
             entries += 1;
             // Of a key, the first is the newest; the others are for snapshots.
             let newest = last_key != entry.key;
@@ -340,27 +407,29 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let len = entry.value.map_or(u64::MAX, |value| (value.len() + entry.key.len()) as u64);
             if newest
                 && len <= promotion_room
-                && kept.source().source.current() != Some(0)
+                && source != Some(0)
                 && threshold.pins(self.tracker.popularity(hash_of(entry.key)))
+                && !begun.may_be_replaced_above(entry.key)
             {
                 promotion_room -= len;
                 let value = entry.value.unwrap_or_default().to_vec();
                 promotions.push(Promotion { key: entry.key.to_vec(), seqno: entry.seqno, value });
             }
         }
-        let (tables, bytes) = builder.finish()?;
+        let ((mut tables, bytes), (mut rest, more)) = (new.finish()?, above.finish()?);
+        tables.append(&mut rest);
         self.counters.entries_written.add(entries);
-        Ok(Merged { tables, bytes, entries, promotions, cleaned: oldest })
+        Ok(Merged { tables, bytes: bytes + more, entries, promotions, cleaned: oldest })
     }
 
     /// Steps 3 and the first half of 4. Returns what is to be promoted.
     fn replace_tables(
         &self,
         part: &Partition<D>,
-        old: &[Arc<LiveTable<D>>],
+        plan: &Plan<D>,
         merged: Merged<D>,
     ) -> Result<Vec<Promotion>> {
-        let heap = &self.heap;
+        let (heap, old) = (&self.heap, &plan.tables);
         heap.pool.admit((merged.tables.len() as u64 + 1) * heap.admit_bytes(0, 64) + 4096)?;
         let mut stage = Stage::new(&*heap.pool);
         let mut changes: Vec<Change> = Vec::new();
@@ -378,7 +447,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         for table in old {
             let word_at = heap.slabs.word_at(table.record_at())?;
-            changes.push((word_at, heap.slabs.free_word(word_at)));
+            if table.level() == plan.into || mutant::keep("level") {
+                changes.push((word_at, heap.slabs.free_word(word_at)));
+            }
         }
         self.flash.stage_budgets(&mut stage, heap.seed);
         let redo = if room { heap.stage_redo(&mut stage, &changes) } else { None };
@@ -402,8 +473,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         {
             let mut state = part.write();
             let replaced = |table: &Arc<LiveTable<D>>| old.iter().any(|old| Arc::ptr_eq(old, table));
-            let tables = state.tables.tables().iter().filter(|table| !replaced(table)).cloned().chain(live);
-            let tables = TableSet::new(tables.collect());
+            let tables = state.tables.tables().filter(|table| !replaced(table)).cloned().chain(live);
+            let tables = Levels::new(tables.collect());
             state.set_tables(tables);
         }
         // The old tables' files go only when nothing can bring their records back.
@@ -471,54 +542,27 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    /// Merges neighbouring tables that together are one.
-    ///
-    /// # Errors
-    /// As [`Core::migrate`].
-    pub fn join_tables(&self) -> Result<()> {
-        let _parts = self.work.dividing.read();
-        let parts = self.router.read().parts.clone();
-        for part in &parts {
-            let _migration = part.migration.lock();
-            let mut from = 0;
-            loop {
-                let plan = {
-                    let state = part.read();
-                    let tables = state.tables.tables();
-                    let fits = |number: &usize| {
-                        let pair = &tables[*number..*number + 2];
-                        pair.iter().all(|table| !table.is_damaged())
-                            && pair.iter().map(|table| table.file_len()).sum::<u64>()
-                                <= self.options.table_bytes
-                    };
-                    let Some(number) = (from..tables.len().saturating_sub(1)).find(fits) else { break };
-                    from = number;
-                    let (low, high) = (state.tables.range_of(number), state.tables.range_of(number + 1));
-                    Plan { range: KeyRange { start: low.start, end: high.end }, tables: number..number + 2 }
-                };
-                let before = part.read().tables.tables().len();
-                self.migrate_or_mark(part, &plan, Victims::None, false)?;
-                if part.read().tables.tables().len() >= before {
-                    from += 1;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// As [`Core::migrate`]; a table that turns out to be damaged is left out from now on.
+    /// As [`Core::migrate`]; tables that turn out to be damaged are left out from now on.
     pub fn migrate_or_mark(
         &self,
         part: &Partition<D>,
-        plan: &Plan,
+        plan: &Plan<D>,
         victims: Victims,
         promote: bool,
     ) -> Result<Migrated> {
         let done = self.migrate(part, plan, victims, promote);
         match &done {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
-                let state = part.read();
-                for table in state.tables.tables().get(plan.tables.clone()).unwrap_or_default() {
+                let is_whole = |table: &LiveTable<D>| {
+                    let checked = table.table(Cause::Migration)?.verify(Cause::Migration)?;
+                    Ok::<bool, Error>(checked.damage.is_empty())
+                };
+                // Of several, which one it is: what is above a damaged table is to be merged with the fast tier as ever.
+                let several = plan.tables.len() > 1;
+                let whole: Vec<bool> =
+                    plan.tables.iter().map(|table| several && is_whole(table).unwrap_or(false)).collect();
+                let all = whole.iter().all(|whole| *whole);
+                for (table, _) in plan.tables.iter().zip(whole).filter(|(_, whole)| all || !whole) {
                     table.damaged.store(true, Ordering::Release);
                 }
                 Ok(Migrated::default())

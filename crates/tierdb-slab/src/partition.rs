@@ -10,14 +10,14 @@
 
 use crate::heap::{Heap, Slots};
 use crate::key::{Key, apart_bytes};
-use crate::tables::TableSet;
+use crate::levels::Levels;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tierdb_base::Seqno;
-use tierdb_device::Dir;
+use tierdb_device::{Cause, Dir};
 use tierdb_engine::KeyRange;
 use tierdb_pmem::{Lsn, Pool, Stage};
 
@@ -132,7 +132,7 @@ pub struct State<D: Dir> {
     /// Clean copies in `index`.
     pub copies: u64,
     /// What is on flash.
-    pub tables: Arc<TableSet<D>>,
+    pub tables: Arc<Levels<D>>,
     /// Ranges that were removed; some version below may be left in `tables`.
     pub ranges: Vec<Arc<RangeTombstone>>,
 }
@@ -160,7 +160,7 @@ pub struct Partition<D: Dir> {
 
 impl<D: Dir> Partition<D> {
     /// A partition that holds nothing on the fast tier.
-    pub fn new(tables: TableSet<D>, ranges: Vec<Arc<RangeTombstone>>) -> Self {
+    pub fn new(tables: Levels<D>, ranges: Vec<Arc<RangeTombstone>>) -> Self {
         Partition {
             state: RwLock::new(State {
                 index: BTreeMap::new(),
@@ -270,11 +270,13 @@ impl<D: Dir> State<D> {
         }
     }
 
-    /// Puts `tables` in place, and counts what is dirty in the ranges of those that are new or have another range than before.
-    pub fn set_tables(&mut self, tables: TableSet<D>) {
+    /// Puts `tables` in place, and counts what is dirty in the ranges of those of the first level that are new or have another range
+    /// than before.
+    pub fn set_tables(&mut self, tables: Levels<D>) {
         let before = std::mem::replace(&mut self.tables, Arc::new(tables));
-        for (number, table) in self.tables.tables().iter().enumerate() {
-            let range = self.tables.range_of(number);
+        let (before, now) = (before.first(), self.tables.first());
+        for (number, table) in now.tables().iter().enumerate() {
+            let range = now.range_of(number);
             let was = before.number_of(table.smallest());
             let same = before.tables().get(was).is_some_and(|old| Arc::ptr_eq(old, table));
             if !same || before.range_of(was) != range {
@@ -334,7 +336,7 @@ impl<D: Dir> State<D> {
         self.copies -= is(before, Entry::is_clean);
         let (was, now) = (is(before, |entry| !entry.is_clean()), is(entry, |entry| !entry.is_clean()));
         if was != now
-            && let Some(table) = self.tables.range_holder(key)
+            && let Some(table) = self.tables.first().range_holder(key)
         {
             table.dirty_keys.fetch_add(now.wrapping_sub(was), Ordering::Relaxed);
         }
@@ -407,14 +409,16 @@ impl<D: Dir> State<D> {
         versions.iter().find(|old| old.entry.seqno <= seqno && seqno < old.by).map(|old| old.entry)
     }
 
-    /// Whether the table that holds the version of a clean copy of `key` can be read, as far as is known.
+    /// Whether the tables that may hold the version of a clean copy of `key` can be read, as far as is known.
     pub fn is_whole_on_flash(&self, key: &[u8]) -> bool {
-        self.tables.find(key).is_some_and(|table| !table.is_damaged())
+        let mut tables = self.tables.find(key).peekable();
+        tables.peek().is_some() && tables.all(|table| !table.is_damaged())
     }
 
     /// Whether flash may hold a version of `key`, or soon will.
     pub fn flash_may_hold(&self, key: &[u8]) -> bool {
-        self.migrating.as_ref().is_some_and(|range| range.contains(key)) || self.tables.may_hold(key)
+        self.migrating.as_ref().is_some_and(|range| range.contains(key))
+            || self.tables.may_hold(key, Cause::Foreground)
     }
 }
 

@@ -17,10 +17,10 @@
 use crate::core::Core;
 use crate::flash::TableRecord;
 use crate::heap::{Heap, NewRecord, Written};
+use crate::levels::{Level, Levels};
 use crate::live::{LiveTable, Manifest};
 use crate::record::Kind;
 use crate::slabs::Purpose;
-use crate::tables::TableSet;
 use std::sync::Arc;
 use tierdb_base::{Error, Location, Result, TierRole};
 use tierdb_device::Dir;
@@ -239,7 +239,7 @@ impl<P: Pool> Heap<P> {
         places: &Places,
     ) -> Option<Written> {
         let value = [&table.encode()[..], &places.encode()].concat();
-        let record = NewRecord { kind: Kind::Table, seqno: table.number, key: &[], value: &value };
+        let record = NewRecord { kind: Kind::Table, seqno: table.file.number, key: &[], value: &value };
         let mut written = self.write(stage, &record, Purpose::Upkeep)?;
         written.slots.parts = written.slots.parts.iter().chain(places.slots()).copied().collect();
         Some(written)
@@ -259,17 +259,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// Copies indexes and filters of those `tables` for which there was no room when they were written, as far as
     /// there is now. The caller holds their partition's migration.
-    pub fn add_parts(&self, tables: &TableSet<D>) {
+    pub fn add_parts(&self, tables: &Levels<D>) {
         let room = |_: &&Arc<LiveTable<D>>| {
             !self.ordered && self.heap.slabs.free_bytes() > self.free_target(self.options.high_pct)
         };
-        let without = tables.tables().iter().filter(|table| table.bytes_on_fast_tier() == 0);
+        let without = tables.tables().filter(|table| table.bytes_on_fast_tier() == 0);
         for table in without.take_while(room) {
             // From memory: they have just been written.
             let Some(parts) = table.loaded_parts() else { continue };
             let mut stage = Stage::new(&*self.heap.pool);
             let places = self.write_parts(&mut stage, Some(parts));
-            if places.is_empty() || !self.replace_record(table, stage, &places) {
+            if places.is_empty() || !self.replace_record(table, table.level(), stage, &places) {
                 return;
             }
         }
@@ -282,22 +282,28 @@ impl<P: Pool, D: Dir> Core<P, D> {
         for part in &parts {
             let _migration = part.migration.lock();
             let tables = part.read().tables.clone();
-            for table in tables.tables().iter().filter(|table| table.bytes_on_fast_tier() > 0) {
+            for table in tables.tables().filter(|table| table.bytes_on_fast_tier() > 0) {
                 let stage = Stage::new(&*self.heap.pool);
-                if !self.replace_record(table, stage, &Places::default()) {
+                if !self.replace_record(table, table.level(), stage, &Places::default()) {
                     return;
                 }
             }
         }
     }
 
-    /// A record that says that the parts of `table` are at `places`, staged in `stage`, takes the place of the one before.
-    /// `false` if there is no room for it; then `places` are free.
-    fn replace_record(&self, table: &LiveTable<D>, mut stage: Stage<'_, P>, places: &Places) -> bool {
+    /// A record that says that `table` is one of `level`, and its parts are at `places`, staged in `stage`, takes the place of the
+    /// one before. `false` if there is no room for it; then `places` are free.
+    pub fn replace_record(
+        &self,
+        table: &LiveTable<D>,
+        level: Level,
+        mut stage: Stage<'_, P>,
+        places: &Places,
+    ) -> bool {
         let heap = &self.heap;
         let before = table.record_at();
         let staged = heap.slabs.word_at(before).ok().and_then(|word_at| {
-            let written = heap.write_table(&mut stage, table.record(), places)?;
+            let written = heap.write_table(&mut stage, TableRecord { file: table.file(), level }, places)?;
             let changes = [written.commit, (word_at, heap.slabs.free_word(word_at))];
             match heap.stage_redo(&mut stage, &changes) {
                 Some(redo) => Some((written, changes, redo)),

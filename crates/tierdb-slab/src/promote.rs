@@ -7,6 +7,7 @@
 use crate::config::Promotion as When;
 use crate::core::{Core, hash_of};
 use crate::heap::NewRecord;
+use crate::levels::Levels;
 use crate::live::LiveTable;
 use crate::migrate::Victim;
 use crate::partition::{Entry, Partition};
@@ -47,18 +48,20 @@ pub struct Promotion {
     pub value: Vec<u8>,
 }
 
+/// The table that a version was read from, and all tables that there were then.
+pub type From<'f, D> = (&'f Levels<D>, &'f Arc<LiveTable<D>>);
+
 impl<P: Pool, D: Dir> Core<P, D> {
     /// Copies a version that only flash has to the fast tier, if it still is the newest and there is room. The caller
-    /// holds the partition's migration, or names the table that it was read from.
-    pub fn promote(&self, part: &Partition<D>, promotion: Promotion, from: Option<&Arc<LiveTable<D>>>) {
+    /// holds the partition's migration, or says what it was read from.
+    pub fn promote(&self, part: &Partition<D>, promotion: Promotion, from: Option<From<'_, D>>) {
         let heap = &self.heap;
         let Promotion { key, seqno, value } = promotion;
         if heap.pool.admit(heap.admit_bytes(key.len(), value.len())).is_err() {
             return;
         }
         let state = &mut *part.write();
-        let moved =
-            from.is_some_and(|table| !state.tables.find(&key).is_some_and(|now| Arc::ptr_eq(now, table)));
+        let moved = from.is_some_and(|(then, table)| !state.tables.is_as(then, &key, table));
         let removed = state.ranges.iter().any(|range| range.removes(&key, seqno, Seqno::MAX));
         let newer = state.index.contains_key(&*key) || self.lost.hides(&key, Some(seqno)).is_some();
         if moved || removed || newer {
@@ -79,10 +82,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.counters.promoted.add(1);
     }
 
-    /// A key of this popularity was just read from `table`: it is copied if it is to be pinned and there is room.
+    /// A key of this popularity was just read `from` a table: it is copied if it is to be pinned and there is room.
     pub fn promote_read(
         &self,
-        table: &Arc<LiveTable<D>>,
+        from: From<'_, D>,
         key: &[u8],
         seqno: Seqno,
         value: &[u8],
@@ -104,7 +107,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 return;
             }
             let promotion = Promotion { key: key.to_vec(), seqno, value: value.to_vec() };
-            self.promote(&part, promotion, Some(table));
+            self.promote(&part, promotion, Some(from));
         }
         if !self.is_over(self.options.high_pct) {
             return;

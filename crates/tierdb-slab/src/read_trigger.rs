@@ -8,6 +8,7 @@
 
 use crate::config::Promotion;
 use crate::core::Core;
+use crate::levels::FIRST;
 use crate::live::LiveTable;
 use crate::migrate::{Plan, Victims};
 use crate::partition::Partition;
@@ -78,8 +79,8 @@ struct State {
     began: Counted,
 }
 
-/// Reads of popular keys, and of which table: its partition, its number there, itself.
-type Candidate<D> = (u64, Arc<Partition<D>>, usize, Arc<LiveTable<D>>);
+/// Reads of popular keys, and of which table: its partition, itself.
+type Candidate<D> = (u64, Arc<Partition<D>>, Arc<LiveTable<D>>);
 
 /// Which phase it is.
 pub struct ReadTrigger {
@@ -162,28 +163,30 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut best: Option<Candidate<D>> = None;
         for part in &parts {
             let state = part.read();
-            for (number, table) in
-                state.tables.tables().iter().enumerate().filter(|(_, table)| !table.is_damaged())
-            {
+            for table in state.tables.tables().filter(|table| !table.is_damaged()) {
                 let reads = table.hot_reads.load(Ordering::Relaxed);
                 // A table is rewritten for one read in sixteen keys, not for less.
                 let worth = reads * 16 >= table.footer().keys;
                 if worth && best.as_ref().is_none_or(|(most, ..)| reads > *most) {
-                    best = Some((reads, part.clone(), number, table.clone()));
+                    best = Some((reads, part.clone(), table.clone()));
                 }
             }
         }
-        let Some((_, part, number, table)) = best else { return Ok(false) };
+        let Some((_, part, table)) = best else { return Ok(false) };
         let _migration = part.migration.lock();
         let plan = {
             let state = part.read();
-            if !state.tables.tables().get(number).is_some_and(|now| Arc::ptr_eq(now, &table)) {
+            let level = table.level();
+            let tables = state.tables.level(level).tables();
+            let Some(number) = tables.iter().position(|now| Arc::ptr_eq(now, &table)) else {
                 return Ok(true);
-            }
-            Plan { range: state.tables.range_of(number), tables: number..number + 1 }
+            };
+            Plan::of_table(&state.tables, level, number)
         };
         table.hot_reads.store(0, Ordering::Relaxed);
-        self.migrate_or_mark(&part, &plan, Victims::Unpopular, true).map(|_| true)
+        // What the fast tier has is merged with the first level only.
+        let victims = if plan.into == FIRST { Victims::Unpopular } else { Victims::None };
+        self.migrate_or_mark(&part, &plan, victims, true).map(|_| true)
     }
 }
 

@@ -16,10 +16,11 @@ use crate::config::Options;
 use crate::core::{Core, Router, STEP_BITS};
 use crate::counters::Counters;
 use crate::divide::divide;
-use crate::flash::{Flash, TableRecord};
+use crate::flash::{Flash, TableFile, TableRecord};
 use crate::heap::{Heap, Slots};
 use crate::key::Key;
 use crate::layout::{Layout, SEQNO_LIMIT};
+use crate::levels::{FIRST, Level, Levels, MOST};
 use crate::live::LiveTable;
 use crate::lost::{Lost, LostSlot};
 use crate::partition::{Entry, Partition, RangeTombstone};
@@ -29,7 +30,6 @@ use crate::record::{Kind, encode};
 use crate::scan::{Doubtful, Found, Version, find_classes, scan};
 use crate::slabs::Slabs;
 use crate::snapshots::Snapshots;
-use crate::tables::TableSet;
 use crate::tracker::Tracker;
 use crate::tune::PinnedShare;
 use crate::work::Work;
@@ -62,6 +62,7 @@ fn core_of<P: Pool, D: Dir>(
     lost: Lost,
 ) -> Core<P, D> {
     // By default as many as half of the fast tier holds: most of what is tracked is pinned, and what is pinned must fit.
+    let levels = levels_of(&options, &heap, &flash, &router);
     let wanted = heap.pool.len() / 1024 * u64::from(options.tracked_pct) / 100;
     let tracked = wanted.min(options.memory / 10 / 4).max(1 << 10);
     Core {
@@ -81,6 +82,7 @@ fn core_of<P: Pool, D: Dir>(
         latencies: Latencies::new(),
         work: Work::new(options.background),
         closed: AtomicBool::new(false),
+        levels,
         seqno_limit: AtomicU64::new(last),
         raising: Mutex::new(()),
         ordered: Core::<P, D>::is_ordered(&heap.pool),
@@ -88,6 +90,21 @@ fn core_of<P: Pool, D: Dir>(
         heap,
         flash,
     }
+}
+
+/// How many levels of tables there may be: as many as are asked for, or the capacities call for; and where tables are deeper
+/// already, these.
+fn levels_of<P: Pool, D: Dir>(
+    options: &Options,
+    heap: &Heap<P>,
+    flash: &Flash<D>,
+    router: &Router<D>,
+) -> Level {
+    let holds_all = |level: &Level| options.level_size(*level, heap.slabs.capacity()) >= flash.capacity();
+    let wanted = (FIRST..=MOST).find(holds_all).unwrap_or(MOST);
+    let states = router.parts.iter().map(|part| part.read());
+    let deepest = states.filter_map(|state| state.tables.tables().map(|table| table.level()).max()).max();
+    options.levels.unwrap_or(wanted).max(deepest.unwrap_or(FIRST))
 }
 
 /// Makes an empty store.
@@ -103,7 +120,7 @@ pub fn create<P: Pool, D: Dir>(mut media: Media<P, D>, options: Options) -> Resu
     let slabs = Slabs::create(media.pool.clone(), media.seed, &layout);
     layout.format(&*media.pool, media.seed)?;
     let heap = Heap { pool: media.pool.clone(), seed: media.seed, slabs };
-    let part = Arc::new(Partition::new(TableSet::new(Vec::new()), Vec::new()));
+    let part = Arc::new(Partition::new(Levels::new(Vec::new()), Vec::new()));
     let router = Router { bounds: Vec::new(), parts: vec![part] };
     Ok(core_of(media, options, heap, flash, router, 0, Lost::default()))
 }
@@ -148,14 +165,14 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
     let mut tables = Vec::new();
     let files = flash.files()?;
     for (record, slots, places) in std::mem::take(&mut sorted.tables) {
-        if !files.contains(&record) && (record.dir as usize) < flash.dirs.len() {
-            return Err(flash.missing(record));
+        if !files.contains(&record.file) && (record.file.dir as usize) < flash.dirs.len() {
+            return Err(flash.missing(record.file));
         }
         tables.push(Arc::new(flash.open(&record, slots, heap.home_of(&places))?));
     }
     for (at, record) in scan.tables {
         // Its file goes after its record.
-        if files.contains(&record) {
+        if files.contains(&record.file) {
             return Err(heap.damaged(at));
         }
         sorted.unneeded.push(at);
@@ -185,11 +202,14 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
     }
     heap.slabs.settle();
     if whole {
-        let live: HashSet<TableRecord> = tables.iter().map(|table| table.record()).collect();
+        let live: HashSet<TableFile> = tables.iter().map(|table| table.file()).collect();
         flash.remove_orphans(&files, |table| live.contains(table))?;
     }
-    tables.sort_by(|one, other| one.smallest().cmp(other.smallest()));
-    if let Some(pair) = tables.windows(2).find(|pair| pair[0].largest() >= pair[1].smallest()) {
+    tables.sort_by(|one, other| (one.level(), one.smallest()).cmp(&(other.level(), other.smallest())));
+    let overlap = |pair: &&[Arc<LiveTable<D>>]| {
+        pair[0].level() == pair[1].level() && pair[0].largest() >= pair[1].smallest()
+    };
+    if let Some(pair) = tables.windows(2).find(overlap) {
         let place = pool.place(pair[1].record_at());
         return Err(Error::corrupt(TierRole::Fast, "two tables claim the same keys", place));
     }

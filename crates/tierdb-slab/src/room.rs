@@ -37,7 +37,7 @@ impl Need {
 
 /// The largest slot that a record of `len` bytes takes where no smaller one is free.
 pub fn largest_for(len: u64, purpose: Purpose) -> u64 {
-    if purpose == Purpose::Upkeep { u64::MAX } else { len.max(UNIT) * 4 }
+    if purpose == Purpose::Value { len.max(UNIT) * 4 } else { u64::MAX }
 }
 
 /// What is free, as counts.
@@ -48,7 +48,7 @@ pub struct Supply<'c> {
     pub open: Vec<u64>,
     /// Slabs that nothing uses.
     pub free: usize,
-    /// Of them, how many values leave to upkeep.
+    /// Of them, how many values leave to the rest; removals leave half of these.
     pub reserve: usize,
 }
 
@@ -61,7 +61,11 @@ impl Supply<'_> {
     fn take(&mut self, len: u64, purpose: Purpose) -> bool {
         let wanted = self.classes.partition_point(|class| class.bytes < len);
         let Some(class) = self.classes.get(wanted) else { return false };
-        let kept = if purpose == Purpose::Value { self.reserve } else { 0 };
+        let kept = match purpose {
+            Purpose::Value => self.reserve,
+            Purpose::Removal => self.reserve / 2,
+            Purpose::Upkeep => 0,
+        };
         if self.open[wanted] > 0 {
             self.open[wanted] -= 1;
             return true;

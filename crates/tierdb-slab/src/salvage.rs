@@ -3,7 +3,7 @@
 
 use crate::batch::decode_range;
 use crate::config::Options;
-use crate::flash::{Flash, TableRecord};
+use crate::flash::{Flash, TableFile, TableRecord};
 use crate::heap::Heap;
 use crate::layout::Layout;
 use crate::record::Kind;
@@ -53,7 +53,7 @@ struct Known {
     /// Ranges that were removed by a write.
     removed: Vec<(KeyRange, Seqno)>,
     /// The live tables, if they are all known.
-    live: Option<HashSet<TableRecord>>,
+    live: Option<HashSet<TableFile>>,
 }
 
 impl Known {
@@ -83,7 +83,7 @@ pub fn salvage<P: Pool, D: Dir>(
     };
     let options = Options::for_pool(0, media.pool.len());
     let flash = Flash::new(media.flash, media.seed, &options, media.latch);
-    let mut files: Vec<TableRecord> = flash.files()?.into_iter().collect();
+    let mut files: Vec<TableFile> = flash.files()?.into_iter().collect();
     files.sort_unstable_by_key(|file| (file.number, file.dir));
     files.retain(|file| known.live.as_ref().is_none_or(|live| live.contains(file)));
     for file in files {
@@ -145,7 +145,7 @@ fn fast_tier<P: Pool>(
             }
             Kind::Table => {
                 if let (Some((record, _)), Some(live)) = (TableRecord::decode(&value), &mut known.live) {
-                    live.insert(record);
+                    live.insert(record.file);
                 }
             }
             Kind::Redo | Kind::Lost => all = false,

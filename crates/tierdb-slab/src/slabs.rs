@@ -44,7 +44,9 @@ const NO_CLASS: u8 = u8::MAX;
 pub enum Purpose {
     /// A value of a caller.
     Value,
-    /// A deletion, the list of flash tables, a group of changes.
+    /// The deletion of a key or a range. What moves deletions to flash needs slots too.
+    Removal,
+    /// The list of flash tables, a group of changes.
     Upkeep,
 }
 
@@ -392,6 +394,7 @@ impl<P: Pool> Slabs<P> {
     fn reserve(&self, purpose: Purpose) -> usize {
         match purpose {
             Purpose::Value => (self.class_of.len() / 64).max(4),
+            Purpose::Removal => self.reserve(Purpose::Value) / 2,
             Purpose::Upkeep => 0,
         }
     }

@@ -1,6 +1,7 @@
 //! What a store says about itself.
 
 use crate::core::Core;
+use crate::levels::FIRST;
 use crate::tune::{self, WearBudget};
 use tierdb_base::TierRole;
 use tierdb_device::Dir;
@@ -37,7 +38,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let c = &self.counters;
         let slabs = &self.heap.slabs;
         let (mut fast_keys, mut flash_keys, mut tombstones, mut tables) = (0_u64, 0_u64, 0_u64, 0_u64);
-        let (mut partitions, mut copies, mut table_parts) = (0_u64, 0_u64, 0_u64);
+        let (mut partitions, mut copies, mut table_parts, mut tables_below) = (0_u64, 0_u64, 0_u64, 0_u64);
         for part in &self.router.read().parts {
             let state = part.read();
             partitions += 1;
@@ -45,6 +46,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             tombstones += state.tombstones;
             copies += state.copies;
             for table in state.tables.tables() {
+                tables_below += u64::from(table.level() > FIRST);
                 flash_keys += table.footer().keys;
                 table_parts += table.bytes_on_fast_tier();
                 tables += 1;
@@ -98,6 +100,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("tombstones_fast", tombstones),
                 ("keys_flash", flash_keys),
                 ("tables", tables),
+                ("levels", u64::from(self.levels)),
+                ("tables_below_the_first_level", tables_below),
                 ("reads_fast", c.fast_hits.get()),
                 ("reads_cached", c.cache_hits.get()),
                 ("reads_flash", c.flash_hits.get()),
@@ -119,6 +123,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("dropped_copies", c.dropped_copies.get()),
                 ("tables_written", c.tables_written.get()),
                 ("tables_replaced", c.tables_replaced.get()),
+                ("tables_merged_down", c.merged_down.get()),
+                ("tables_moved_down", c.moved_down.get()),
                 ("table_entries_written", c.entries_written.get()),
                 ("table_bytes_written", c.table_bytes.get()),
                 ("table_indexes_loaded", self.flash.loads.get()),

@@ -1,4 +1,4 @@
-//! The tables of a partition, and what is in them.
+//! The tables of one level of a partition, and what is in them.
 
 use crate::live::LiveTable;
 use std::ops::Bound;
@@ -8,13 +8,17 @@ use tierdb_device::{Cause, Dir};
 use tierdb_engine::KeyRange;
 use tierdb_table::{Direction, EntryRef, ReadAhead, Source, TableIter};
 
-/// The live tables of a partition, by key.
+/// The live tables of a level, by key.
 pub struct TableSet<D: Dir>(Vec<Arc<LiveTable<D>>>);
 
 impl<D: Dir> TableSet<D> {
     /// Of these tables, whose key ranges are disjoint.
     pub fn new(mut tables: Vec<Arc<LiveTable<D>>>) -> Self {
         tables.sort_by(|a, b| a.smallest().cmp(b.smallest()));
+        debug_assert!(
+            tables.windows(2).all(|pair| pair[0].largest() < pair[1].smallest()),
+            "they are disjoint"
+        );
         TableSet(tables)
     }
 
@@ -30,8 +34,13 @@ impl<D: Dir> TableSet<D> {
     }
 
     /// Whether a table may hold a version of `key`. Reads the index of one table at the most.
-    pub fn may_hold(&self, key: &[u8]) -> bool {
-        self.find(key).is_some_and(|table| table.may_hold(key))
+    pub fn may_hold(&self, key: &[u8], cause: Cause) -> bool {
+        self.find(key).is_some_and(|table| table.may_hold(key, cause))
+    }
+
+    /// Bytes of their files.
+    pub fn file_bytes(&self) -> u64 {
+        self.0.iter().map(|table| table.file_len()).sum()
     }
 
     /// The keys for which table `number` is merged: from its smallest up to the smallest of the next; the first one's

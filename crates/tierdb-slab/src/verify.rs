@@ -1,12 +1,14 @@
 //! A check of everything that is stored, while the store is in use.
 
 use crate::core::Core;
+use crate::levels::{Level, Levels};
 use crate::partition::Entry;
 use std::ops::Bound;
-use tierdb_base::{Error, Result};
+use tierdb_base::{Error, Location, Result, TierRole};
 use tierdb_device::{Cause, Dir};
-use tierdb_engine::{Damage, VerifyReport};
+use tierdb_engine::{Damage, KeyRange, VerifyReport};
 use tierdb_pmem::Pool;
+use tierdb_table::{Direction, ReadAhead, Source};
 
 /// Keys of a partition that are checked under its lock at once.
 const AT_ONCE: usize = 64;
@@ -25,6 +27,37 @@ fn key_of(bound: Bound<Vec<u8>>) -> Option<Vec<u8>> {
         Bound::Included(key) | Bound::Excluded(key) => Some(key),
         Bound::Unbounded => None,
     }
+}
+
+/// The first key of which a version lies below an older one: deeper levels have older versions. What cannot be read is reported
+/// elsewhere.
+fn check_order<D: Dir>(levels: &Levels<D>) -> Option<Damage> {
+    let used: Vec<Level> =
+        levels.all().filter(|(_, set)| !set.tables().is_empty()).map(|(level, _)| level).collect();
+    if used.len() < 2 {
+        return None;
+    }
+    let ahead = ReadAhead { first: 256 << 10, most: 256 << 10 };
+    let mut versions = levels.entries(&KeyRange::all(), Direction::Forward, ahead, Cause::Verify);
+    let (mut key, mut deepest) = (Vec::new(), 0);
+    while versions.advance().is_ok() {
+        // Of a key, the newest first; the sources are the levels that are used.
+        let (entry, level) = (versions.entry()?, versions.current()?);
+        if entry.key != key {
+            key.clear();
+            key.extend_from_slice(entry.key);
+            deepest = level;
+        }
+        if level < deepest {
+            let what = "a version of a key lies in a deeper level than an older one";
+            let at = levels.level(used[deepest]).find(&key).map(|table| table.file().number);
+            let place = Location::new(at.map_or_else(String::new, tierdb_table::file_name), 0);
+            let error = Error::corrupt(TierRole::Flash, what, place);
+            return Some(damage(&error.with_key(&key), Some((&key, &key))));
+        }
+        deepest = level;
+    }
+    None
 }
 
 impl<P: Pool, D: Dir> Core<P, D> {
@@ -77,6 +110,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 from.push(0);
             }
             let tables = part.read().tables.clone();
+            report.damage.extend(check_order(&tables));
             for table in tables.tables() {
                 let whole = match table.table(Cause::Verify) {
                     Ok(whole) => whole,

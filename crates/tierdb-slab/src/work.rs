@@ -4,7 +4,9 @@
 //! [`Background::Inline`] there are none, and whoever needs the work does it.
 
 use crate::core::Core;
+use crate::descend::Down;
 use crate::key::Key;
+use crate::levels::FIRST;
 use crate::migrate::{Migrated, Plan, Victims};
 use crate::partition::Partition;
 use crate::promote::Copies;
@@ -223,9 +225,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 self.counters.held_back.add(1);
                 return Ok(());
             }
-            let done = match self.migrate_round(Victims::Unpopular, 0.0)? {
-                done if done.keys > 0 => done,
-                _ => self.migrate_round(Victims::All, 0.0)?,
+            let done = match self.migrate_round(Victims::Unpopular, 0.0) {
+                Ok(done) if done.keys > 0 => done,
+                Ok(_) => self.migrate_round(Victims::All, 0.0)?,
+                // Before tombstones have filled what is kept for them: to move these takes room, too.
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    match self.migrate_round(Victims::Tombstones, 0.0)? {
+                        done if done.keys > 0 => done,
+                        _ => return Err(error),
+                    }
+                }
+                Err(error) => return Err(error),
             };
             if done.keys == 0 {
                 return Ok(());
@@ -242,15 +252,25 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let state = part.read();
             fast += state.index.len() as u64;
             copies += state.copies;
-            flash += state.tables.tables().iter().map(|table| table.footer().keys).sum::<u64>();
+            flash += state.tables.first().tables().iter().map(|table| table.footer().keys).sum::<u64>();
         }
         let share = if copies > 0 { f64::from(self.options.least_yield_pct) / 100.0 } else { 0.0 };
         share * fast as f64 / flash.max(1) as f64
     }
 
-    /// One migration, in the partition that has the most that is not on flash, and any such victims: `least` for each key
-    /// that is rewritten, or more.
+    /// One migration; then the first level has more, and may be larger than it is to be: a table of it goes to the next one.
     fn migrate_round(&self, victims: Victims, least: f64) -> Result<Migrated> {
+        let done = self.migrate_best(victims, least)?;
+        if done.keys > 0 {
+            // What fails here is met again by the merges that need it.
+            let _ = self.descend(Down::TooLarge);
+        }
+        Ok(done)
+    }
+
+    /// In the partition that has the most that is not on flash, and any such victims: `least` for each key that is rewritten, or
+    /// more.
+    fn migrate_best(&self, victims: Victims, least: f64) -> Result<Migrated> {
         let _parts = self.work.dividing.read();
         let mut parts: Vec<(usize, Arc<Partition<D>>)> =
             self.router.read().parts.iter().map(|part| (part.read().dirty(), part.clone())).collect();
@@ -310,6 +330,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     Ok(done) if done.keys > 0 => {}
                     Ok(_) => break,
                     Err(error) if error.kind() == ErrorKind::NoSpace => {
+                        if self.levels > FIRST && self.squeeze().unwrap_or(false) {
+                            continue;
+                        }
                         full = Some(error);
                         break;
                     }
@@ -427,6 +450,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// # Errors
     /// `NoSpace`, `Corrupt`, `Io`.
     pub fn demote_all(&self) -> Result<()> {
+        while let Err(error) = self.demote_parts() {
+            if error.kind() != ErrorKind::NoSpace || self.levels == FIRST || !self.squeeze()? {
+                return Err(error);
+            }
+        }
+        self.descend_all()
+    }
+
+    fn demote_parts(&self) -> Result<()> {
         let _parts = self.work.dividing.read();
         let parts = self.router.read().parts.clone();
         for part in &parts {
@@ -440,11 +472,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     let mut rest = state.index.range::<[u8], _>((rest, Bound::Unbounded));
                     let Some((first, _)) = rest.find(|(_, entry)| !entry.is_clean()) else { break };
                     from = Some(first.clone());
-                    let tables = state.tables.tables();
-                    let number =
-                        tables.partition_point(|table| table.smallest() <= &**first).saturating_sub(1);
-                    let count = usize::from(!tables.is_empty());
-                    Plan { range: state.tables.range_of(number), tables: number..number + count }
+                    Plan::of_table(&state.tables, FIRST, state.tables.first().number_of(first))
                 };
                 let done = self.migrate_or_mark(part, &plan, Victims::All, false)?;
                 if done.keys == 0 {

@@ -124,7 +124,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let (kind, purpose) = match value {
             Some(_) => (Kind::Value, Purpose::Value),
-            None => (Kind::Tombstone, Purpose::Upkeep),
+            None => (Kind::Tombstone, Purpose::Removal),
         };
         let record = NewRecord { kind, seqno, key, value: value.unwrap_or_default() };
         let Some(written) = heap.write(&mut stage, &record, purpose) else {

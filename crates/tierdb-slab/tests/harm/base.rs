@@ -24,9 +24,15 @@ pub fn sizes(flash: u64) -> Sizes {
         flash: vec![flash],
         memory: 256 << 10,
         table_parts_pct: 12,
+        levels: (1, 1000),
         background: Background::Inline,
         seed: SEED,
     }
+}
+
+/// The same with two levels of tables, the first of so many percent of the fast tier.
+pub fn deep(flash: u64, first_pct: u16) -> Sizes {
+    Sizes { name: "harmed, two levels", levels: (2, first_pct), ..sizes(flash) }
 }
 
 impl Harmed for Sizes {
@@ -44,9 +50,9 @@ impl Harmed for Sizes {
     }
 }
 
-/// A store to damage: on memory, or with a log on a fast tier.
+/// A store to damage: on memory, or with a log on a fast tier, and two levels of tables.
 pub fn base(logged: bool) -> Base {
-    let sizes = sizes(1 << 20);
+    let sizes = if logged { deep(1 << 20, 50) } else { sizes(1 << 20) };
     let foreign = Sizes { seed: SEED + 1, ..sizes.clone() };
     Base::new(Rig::new(sizes, logged.then_some(LogPlace::FastTier)), foreign)
 }

@@ -1,7 +1,7 @@
 //! Goal: whatever bytes media give back, a store says so or gives the right answer: never another value,
 //! never *not there* for a key that is there, never a panic, a hang or a huge allocation; and what one
 //! damaged place costs is its own keys.
-//! Method: one small store with something of everything, on memory and with a logged pool; copies of it
+//! Method: one small store with something of everything, on memory, and with a logged pool and two levels of tables; copies of it
 //! damaged in every way that `harm` has; each opened, read in three ways, verified, and a part of them
 //! written to, emptied into flash, collected and opened again.
 
@@ -20,6 +20,14 @@ fn a_whole_store_is_whole() {
     for logged in [false, true] {
         surveys::whole(&base(logged));
     }
+}
+
+#[test]
+fn a_store_with_a_log_has_two_levels() {
+    let base = base(true);
+    let stats = base.rig.open(&base.world.copy()).expect("it opens").stats();
+    let [tables, below] = ["tables", "tables_below_the_first_level"].map(|name| stats.counter(name));
+    assert!(below >= Some(3) && tables > below, "{below:?} of {tables:?} tables");
 }
 
 #[test]

@@ -20,6 +20,8 @@ pub struct Sizes {
     pub flash: Vec<u64>,
     pub memory: u64,
     pub table_parts_pct: u8,
+    /// Levels of tables, and the size of the first one in percent of the fast tier.
+    pub levels: (u8, u16),
     pub background: Background,
     /// The store's identity.
     pub seed: u64,
@@ -37,6 +39,7 @@ impl Sizes {
             flash: vec![1 << 20],
             memory: 256 << 10,
             table_parts_pct: 12,
+            levels: (1, 1000),
             background: Background::Inline,
             seed: SEED,
         }
@@ -47,9 +50,14 @@ impl Sizes {
         Sizes { name: "cramped", pool: 76 << 10, flash: vec![192 << 10], table_parts_pct: 0, ..Sizes::tiny() }
     }
 
+    /// A store with two levels, of which the first has room for a table or two.
+    pub fn stacked() -> Self {
+        Sizes { name: "stacked", pool: 100 << 10, levels: (2, 12), ..Sizes::tiny() }
+    }
+
     /// The stores that crash.
-    pub fn small() -> [Self; 2] {
-        [Sizes::tiny(), Sizes::cramped()]
+    pub fn small() -> [Self; 3] {
+        [Sizes::tiny(), Sizes::cramped(), Sizes::stacked()]
     }
 
     /// Room for the conformance suite's values.
@@ -63,6 +71,7 @@ impl Sizes {
             flash: vec![256 << 20],
             memory: 8 << 20,
             table_parts_pct: 12,
+            levels: (1, 1000),
             background: Background::Threads,
             seed: SEED,
         }
@@ -74,6 +83,9 @@ impl Sizes {
             table_bytes: self.table,
             partitions: self.partitions,
             table_parts_pct: self.table_parts_pct,
+            levels: Some(self.levels.0),
+            first_level_pct: self.levels.1,
+            level_growth: 2,
             recovery_threads: if self.background == Background::Inline { 1 } else { 2 },
             background: self.background,
             ..Options::for_pool(self.memory, self.pool)

@@ -9,21 +9,25 @@ use tierdb_engine::conformance::{Limits, full_store_recovers, random_ops};
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Name, pool, slab, table, partitions, flash directories.
-type Row = (&'static str, u64, u64, u64, u32, &'static [u64]);
+/// Name, pool, slab, table, partitions, levels, flash directories.
+type Row = (&'static str, u64, u64, u64, u32, (u8, u16), &'static [u64]);
 
-const ROWS: [Row; 7] = [
-    ("plain", 12 * MIB, 64 * KIB, 256 * KIB, 2, &[64 * MIB]),
-    ("many partitions", 8 * MIB, 16 * KIB, 64 * KIB, 32, &[64 * MIB]),
-    ("large slabs", 32 * MIB, MIB, MIB, 2, &[128 * MIB]),
-    ("four directories", 12 * MIB, 32 * KIB, 64 * KIB, 3, &[16 * MIB, 32 * MIB, 32 * MIB, 4 * MIB]),
-    ("small fast tier", 6 * MIB, 32 * KIB, 64 * KIB, 2, &[64 * MIB]),
-    ("tiny flash", 400 * KIB, 8 * KIB, 16 * KIB, 2, &[400 * KIB]),
-    ("tiny fast tier", 200 * KIB, 8 * KIB, 16 * KIB, 2, &[4 * MIB]),
+const ONE: (u8, u16) = (1, 1000);
+
+const ROWS: [Row; 9] = [
+    ("plain", 12 * MIB, 64 * KIB, 256 * KIB, 2, ONE, &[64 * MIB]),
+    ("many partitions", 8 * MIB, 16 * KIB, 64 * KIB, 32, ONE, &[64 * MIB]),
+    ("large slabs", 32 * MIB, MIB, MIB, 2, ONE, &[128 * MIB]),
+    ("four directories", 12 * MIB, 32 * KIB, 64 * KIB, 3, ONE, &[16 * MIB, 32 * MIB, 32 * MIB, 4 * MIB]),
+    ("small fast tier", 6 * MIB, 32 * KIB, 64 * KIB, 2, ONE, &[64 * MIB]),
+    ("tiny flash", 400 * KIB, 8 * KIB, 16 * KIB, 2, ONE, &[400 * KIB]),
+    ("tiny fast tier", 200 * KIB, 8 * KIB, 16 * KIB, 2, ONE, &[4 * MIB]),
+    ("tiny fast tier, two levels", 200 * KIB, 8 * KIB, 16 * KIB, 2, (2, 40), &[2 * MIB]),
+    ("tiny flash, three levels", 400 * KIB, 8 * KIB, 16 * KIB, 3, (3, 10), &[400 * KIB]),
 ];
 
 fn sizes(row: &Row, background: Background) -> Sizes {
-    let (name, pool, slab, table, partitions, flash) = *row;
+    let (name, pool, slab, table, partitions, levels, flash) = *row;
     Sizes {
         name,
         pool,
@@ -33,6 +37,7 @@ fn sizes(row: &Row, background: Background) -> Sizes {
         flash: flash.to_vec(),
         memory: 4 * MIB,
         table_parts_pct: 12,
+        levels,
         background,
         seed: SEED,
     }

@@ -4,7 +4,10 @@
 
 use crate::rig::Sizes;
 use tierdb_base::mutant::{self, Site};
+use tierdb_engine::conformance::Oracle;
+use tierdb_engine::conformance::harm::Rig;
 use tierdb_engine::conformance::harm::crash::{crash_scripts, creation_lasts};
+use tierdb_engine::conformance::harm::script::{Known, Script, run_on};
 
 /// Images that are checked at least, in all modes together.
 const LEAST_IMAGES: u64 = 300_000;
@@ -14,6 +17,21 @@ const LEAST_IN_RECOVERY: u64 = 50_000;
 #[test]
 fn crashes_at_every_event_lose_nothing() {
     crash_scripts(&Sizes::small(), LEAST_IMAGES, LEAST_IN_RECOVERY);
+}
+
+#[test]
+fn scripts_move_tables_down() {
+    let counters = ["tables_merged_down", "tables_moved_down"];
+    let mut moved = [0; 2];
+    for (script, seed) in Script::ALL.iter().flat_map(|script| [(script, 1), (script, 2)]) {
+        let rig = Rig::new(Sizes::stacked(), None);
+        let engine = rig.open_or_create(&rig.world()).expect("an empty store opens");
+        run_on(script, seed, &*engine, &Known::new(Oracle::new()));
+        for (moved, counter) in moved.iter_mut().zip(counters) {
+            *moved += engine.stats().counter(counter).expect("a counter");
+        }
+    }
+    assert!(moved[0] >= 20 && moved[1] >= 20, "{counters:?}: {moved:?}");
 }
 
 #[test]
