@@ -41,6 +41,14 @@ pub struct Slab {
     /// device, or is not there, none are made. *Takes effect on open,* for tables that are written from then on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table_parts_pct: Option<u8>,
+    /// Most levels of tables on flash. Default: as many as the capacities call for; 1..=4.
+    ///
+    /// The first level may become ten times as large as the fast tier, each further one ten times as large as the one before, and what is
+    /// more is in the last one. So where flash is no more than ten times as large as the fast tier there is one level. With `1` there is
+    /// one in any case: a read looks into one table less, and each key that moves to flash rewrites more of it. A store
+    /// that has tables in a deeper level keeps that. *Takes effect on open.*
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub levels: Option<u8>,
     /// Bytes of a table on flash, about. Default a sixteenth of the fast tier, 256 KiB to 8 MiB; 16 KiB to 1 GiB.
     ///
     /// *Takes effect on open,* for tables that are written from then on.
@@ -69,6 +77,7 @@ impl Slab {
             "slab.migrate_to_pct: must be at least 1, and below slab.migrate_at_pct, which is 98 if it is not set",
         )?;
         check(self.table_parts_pct.is_none_or(|pct| pct <= 50), "slab.table_parts_pct: must be 0 to 50")?;
+        check(self.levels.is_none_or(|levels| (1..=4).contains(&levels)), "slab.levels: must be 1 to 4")?;
         let sizes = ByteSize::kib(16)..=ByteSize::gib(1);
         check(
             self.table_size.is_none_or(|size| sizes.contains(&size)),
@@ -90,6 +99,7 @@ impl Slab {
         }
         options.low_pct = self.migrate_to_pct.unwrap_or(options.low_pct);
         options.table_parts_pct = self.table_parts_pct.unwrap_or(options.table_parts_pct);
+        options.levels = self.levels.or(options.levels);
         options.table_bytes = self.table_size.map_or(options.table_bytes, ByteSize::bytes);
     }
 }

@@ -24,6 +24,7 @@ const FULL: &str = r#"
     migrate_at_pct = 97
     migrate_to_pct = 90
     table_parts_pct = 5
+    levels = 2
     table_size = "4 MiB"
     [valuelog]
     write_buffer = "2 GiB"
@@ -58,6 +59,7 @@ fn toml_and_builder_say_the_same() {
             migrate_at_pct: Some(97),
             migrate_to_pct: Some(90),
             table_parts_pct: Some(5),
+            levels: Some(2),
             table_size: Some(ByteSize::mib(4)),
         })
         .with_valuelog(Valuelog {
@@ -109,6 +111,8 @@ fn settings_out_of_range_are_named() {
         ("[[flash]]\npath = \"a\"\n[slab]\nmigrate_to_pct = 98", "migrate_to_pct"),
         ("[[flash]]\npath = \"a\"\n[slab]\ntable_parts_pct = 51", "table_parts_pct"),
         ("[[flash]]\npath = \"a\"\n[slab]\ntable_size = \"2 GiB\"", "table_size"),
+        ("[[flash]]\npath = \"a\"\n[slab]\nlevels = 0", "levels"),
+        ("[[flash]]\npath = \"a\"\n[slab]\nlevels = 5", "levels"),
         (
             "[[fast]]\npath = \"a\"\ncapacity = \"1 GiB\"\nkind = \"byte\"\nemulate = \"qlc\"\n[[flash]]\npath = \"b\"",
             "qlc",
