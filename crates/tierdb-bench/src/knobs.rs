@@ -67,6 +67,8 @@ pub struct Knobs {
     pub tracked_pct: Option<u16>,
     /// Partitions of the key space.
     pub partitions: Option<u32>,
+    /// Most levels of tables on flash.
+    pub levels: Option<u8>,
     /// Bytes of a table on flash.
     pub table_bytes: Option<u64>,
     /// The store is smaller than a configuration allows.
@@ -82,6 +84,7 @@ impl Knobs {
             || self.pinned.is_some()
             || self.tracked_pct.is_some()
             || self.partitions.is_some()
+            || self.levels.is_some()
             || self.table_bytes.is_some()
             || self.below_least
     }

@@ -111,6 +111,7 @@ fn slab_options(setup: &Setup, pool_len: u64) -> tierdb_slab::Options {
     options.choices = knobs.choices.unwrap_or(options.choices);
     options.tracked_pct = knobs.tracked_pct.unwrap_or(options.tracked_pct);
     options.partitions = knobs.partitions.unwrap_or(options.partitions);
+    options.levels = knobs.levels.or(options.levels);
     options.table_bytes = knobs.table_bytes.unwrap_or(options.table_bytes);
     match knobs.metric {
         None => {}

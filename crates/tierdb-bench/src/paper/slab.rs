@@ -45,6 +45,9 @@ pub enum Figure {
     /// Throughput by the pinning threshold
     #[value(name = "11c")]
     Pinning,
+    /// One level of tables or more, where the fast tier is a small part of the data, YCSB A
+    #[value(name = "levels")]
+    Levels,
     /// Throughput by partitions, with as many clients
     #[value(name = "11d")]
     Partitions,
@@ -66,6 +69,8 @@ const QLC_COST: f64 = 0.1;
 const TLC_COST: f64 = 0.31;
 /// Percentages of NVM in Figure 8.
 const SHARES: [u32; 4] = [5, 10, 20, 50];
+/// Percentages of NVM where levels are compared; the paper has one level from 10 % on (section 4.1).
+const SMALL_SHARES: [u32; 3] = [2, 4, 10];
 /// Exponents of Figure 10; the paper's axis has no numbers in its text.
 const EXPONENTS: [f64; 5] = [0.4, 0.6, 0.8, 0.99, 1.2];
 /// Pinning thresholds of Figure 11c, in percent.
@@ -162,6 +167,22 @@ fn add(draft: &mut Draft<'_>, figure: Figure, name: &str) -> Result<(), Failure>
                 knobs.tracked_pct = Some(100);
             }
         }
+        Figure::Levels => {
+            let data = draft.data(1024);
+            for (percent, levels) in SMALL_SHARES.iter().flat_map(|share| [(share, 1), (share, 2)]) {
+                let uniform = Phase {
+                    name: "a uniform".to_owned(),
+                    keys: Distribution::Uniform,
+                    ..draft.phase("a", 2.0)
+                };
+                let phases = vec![uniform, draft.phase("a", 2.0)];
+                let many = if levels == 1 { "one level" } else { "two levels" };
+                let setup = &mut draft.case(name, format!("{percent} %, {many}"), 1024, phases)?.setup;
+                setup.fast_bytes = data / 100 * u64::from(*percent);
+                setup.knobs.levels = Some(levels);
+                setup.knobs.table_bytes = Some(TABLE_BYTES);
+            }
+        }
         Figure::Partitions => {
             let most = draft.threads;
             let mut partitions = 1;
@@ -240,6 +261,7 @@ impl Figure {
         match self {
             Figure::Ycsb => Defaults { systems: &["slab-byte", "tierdb-byte"], seconds: 4.0, ..defaults },
             Figure::Promotion => Defaults { seconds: 3.0, ..defaults },
+            Figure::Levels => Defaults { keys: 200_000, ..defaults },
             Figure::Pinning => Defaults { seconds: 3.0, ..defaults },
             _ => defaults,
         }
@@ -365,6 +387,19 @@ impl Figure {
                     "the best threshold differs: high for reads, where keeping popular keys counts for more than cheap migration, low \
                      for writes.",
                     &[Rate, Relative, FromFast, FromFlash, FlashPerOp, MigrationCpu],
+                )
+            },
+            Figure::Levels => View {
+                base: Some(|at, other| {
+                    let share = |label: &str| label.split(',').next().map(str::to_owned);
+                    at.phase == other.phase
+                        && share(at.label) == share(other.label)
+                        && other.label.ends_with("one level")
+                }),
+                ..view(
+                    "section 4.1: levels of tables, YCSB A by the share of NVM",
+                    "one level of tables where NVM is a tenth of the capacity or more; below that, levels (no figures are given).",
+                    &[Rate, Relative, ReadMedian, FromFlash, FlashPerOp, WriteAmplification, MigrationCpu],
                 )
             },
             Figure::Partitions => View {
