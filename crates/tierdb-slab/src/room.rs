@@ -66,6 +66,9 @@ impl Supply<'_> {
             Purpose::Removal => self.reserve / 2,
             Purpose::Upkeep => 0,
         };
+        if purpose == Purpose::Removal && self.free < kept {
+            return false;
+        }
         if self.open[wanted] > 0 {
             self.open[wanted] -= 1;
             return true;

@@ -402,6 +402,10 @@ impl<P: Pool> Slabs<P> {
     /// A free slot of at least `len` bytes, which is [`Slabs::largest`] at the most. `None` if there is none for
     /// this purpose.
     pub fn take(&self, len: u64, purpose: Purpose) -> Option<u64> {
+        // Once the last slabs are in use, open slots too are for what moves deletions.
+        if purpose == Purpose::Removal && self.free.lock().len() < self.reserve(purpose) {
+            return None;
+        }
         let wanted = self.fit(len);
         if let Some(at) = self.take_open(wanted).or_else(|| self.take_fresh(wanted, purpose)) {
             return Some(at);
