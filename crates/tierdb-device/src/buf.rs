@@ -49,6 +49,12 @@ impl AlignedBuf {
         Ok(buf)
     }
 
+    /// How many bytes it may be made long without an allocation.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     /// Makes it `len` bytes long, rounded up as in [`AlignedBuf::zeroed`], for something else to fill: what it
     /// then holds is any of what it held before, or zeros. Allocates only if it was never as long.
     ///
@@ -127,7 +133,7 @@ mod tests {
             assert!(buf.iter().all(|byte| *byte == 7));
         }
         assert!(buf.resize(usize::MAX).is_err());
-        assert_eq!(buf.len(), 8192);
+        assert_eq!((buf.len(), buf.capacity()), (8192, 12_288));
         buf.resize(12_289).expect("longer");
         assert_eq!((buf.len(), buf[0]), (16_384, 0));
     }

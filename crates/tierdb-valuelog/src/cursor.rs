@@ -10,7 +10,7 @@ use crate::read::Ready;
 use crate::storage::is_beside;
 use crate::word::{Place, Word};
 use std::collections::VecDeque;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use tierdb_base::Result;
 use tierdb_device::Dir;
 use tierdb_engine::{Cursor, KeyRange, Snapshot, Value};
@@ -31,7 +31,7 @@ const MOST_SEEN: usize = 128;
 const FEW_SCATTERED: usize = 3;
 
 /// Where the cursor stands: between two keys.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum At {
     /// Nowhere yet: before the first entry for `next`, after the last for `prev`.
     Either,
@@ -39,15 +39,16 @@ enum At {
     Start,
     /// After the last.
     End,
-    /// Just before this key.
-    Before(Vec<u8>),
-    /// Just after this key.
-    After(Vec<u8>),
+    /// Just before [`StoreCursor::key`].
+    Before,
+    /// Just after it.
+    After,
 }
 
 /// A key that the cursor will come to.
 struct Ahead {
-    key: Vec<u8>,
+    /// Where in [`StoreCursor::keys`] it stands.
+    key: Range<usize>,
     entry: u64,
     /// `None` if it was not looked for.
     value: Option<Ready>,
@@ -59,8 +60,12 @@ pub struct StoreCursor<'c, P: Pool, D: Dir> {
     range: KeyRange,
     snapshot: Snapshot,
     at: At,
+    /// The key that the cursor stands at.
+    key: Vec<u8>,
     /// Keys ahead in the direction `reverse`.
     ahead: VecDeque<Ahead>,
+    /// The bytes of all keys that came with those ahead: one allocation for all.
+    keys: Vec<u8>,
     reverse: bool,
     batch: usize,
     /// Entries that it has passed in this direction.
@@ -79,7 +84,9 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
             range,
             snapshot,
             at: At::Either,
+            key: Vec::new(),
             ahead: VecDeque::new(),
+            keys: Vec::new(),
             reverse: false,
             batch: FIRST_BATCH,
             passed: 0,
@@ -121,12 +128,12 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
 
     /// Takes the next keys in the cursor's direction from the index. `false` at the end of the range.
     fn fill(&mut self) -> Result<bool> {
-        let from: Bound<&[u8]> = match (&self.at, self.reverse) {
+        let from: Bound<&[u8]> = match (self.at, self.reverse) {
             (At::Start, true) | (At::End, false) => return Ok(false),
             (At::Start | At::Either, false) => as_slice(&self.range.start),
             (At::End | At::Either, true) => as_slice(&self.range.end),
-            (At::Before(key), false) | (At::After(key), true) => Bound::Included(key),
-            (At::Before(key), true) | (At::After(key), false) => Bound::Excluded(key),
+            (At::Before, false) | (At::After, true) => Bound::Included(&self.key),
+            (At::Before, true) | (At::After, false) => Bound::Excluded(&self.key),
         };
         // A position outside the range counts as the range's end that it lies beyond.
         let from = match from {
@@ -138,14 +145,24 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
             }
             other => other,
         };
-        let mut keys = Vec::with_capacity(self.batch);
-        self.core.index.scan(from, self.reverse, self.batch, &mut keys)?;
+        self.keys.clear();
+        // A leaf may bring some more.
+        self.ahead.reserve(2 * self.batch);
+        let mut out = false;
+        let scanned = self.core.index.scan(from, self.reverse, self.batch, |key, entry| {
+            out = out || if self.reverse { self.range.is_before(key) } else { self.range.is_after(key) };
+            if !out {
+                let start = self.keys.len();
+                self.keys.extend_from_slice(key);
+                self.ahead.push_back(Ahead { key: start..self.keys.len(), entry, value: None });
+            }
+        });
+        if let Err(error) = scanned {
+            // The next call comes upon it again.
+            self.ahead.clear();
+            return Err(error);
+        }
         self.batch = (self.batch * 2).min(MOST_BATCH);
-        let out =
-            |key: &[u8]| if self.reverse { self.range.is_before(key) } else { self.range.is_after(key) };
-        keys.truncate(keys.iter().take_while(|(key, _)| !out(key)).count());
-        let ahead = |(key, entry)| Ahead { key, entry, value: None };
-        self.ahead = keys.into_iter().map(ahead).collect();
         Ok(!self.ahead.is_empty())
     }
 
@@ -158,12 +175,15 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         let seqno = self.snapshot.seqno();
         let next = &self.ahead.make_contiguous()[..window];
         let mut places = Places { left: FIRST_PLACES.max(self.passed / 4), last: None };
+        // All at first, and then what takes a latch for each: so memory brings several at once.
+        let settled: Vec<_> = next.iter().map(|next| self.core.hsit.settled(next.entry)).collect();
         let words: Vec<_> = next
             .iter()
-            .map(|next| Some((next.entry, self.core.word_at(next.entry, seqno).ok()?)))
+            .zip(settled)
+            .map(|(next, word)| Some((next.entry, self.core.as_of(next.entry, word.ok()?, seqno))))
             .take_while(|word| places.has_room_for(self.core, *word))
             .collect();
-        let values = self.core.read_ahead(&words, |number| &next[number].key);
+        let values = self.core.read_ahead(&words, |number| &self.keys[next[number].key.clone()]);
         for (next, value) in self.ahead.iter_mut().zip(values) {
             next.value = Some(value);
         }
@@ -176,12 +196,19 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
                 return Ok(None);
             }
             let Some(Ahead { key, entry, .. }) = self.ahead.pop_front() else { continue };
-            self.at = At::After(key.clone());
+            self.pass(key, At::After);
             let word = self.core.word_at(entry, self.snapshot.seqno())?;
             if !matches!(word.place(), Place::None | Place::Free) {
-                return Ok(Some(key));
+                return Ok(Some(self.key.clone()));
             }
         }
+    }
+
+    /// Stands at the key at these bytes of `keys` from now on.
+    fn pass(&mut self, key: Range<usize>, at: At) {
+        self.key.clear();
+        self.key.extend_from_slice(&self.keys[key]);
+        self.at = at;
     }
 
     fn step(&mut self, reverse: bool) -> Result<Option<(Vec<u8>, Value)>> {
@@ -206,21 +233,24 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
                     self.scattered += 1;
                     Some(value)
                 }
-                Some(Ready::Raw(raw)) => self.core.check(raw, &next.key),
+                Some(Ready::Raw(raw)) => self.core.check(raw, &self.keys[next.key.clone()]),
                 Some(Ready::Alone) | None => None,
             };
             let found = match read {
                 Some(value) => Some(value),
-                None => self.core.entry_at(next.entry, &next.key, self.snapshot.seqno())?,
+                None => {
+                    let key = &self.keys[next.key.clone()];
+                    self.core.entry_at(next.entry, key, self.snapshot.seqno())?
+                }
             };
             if let Some(slot) = self.core.hsit.aux(next.entry).slot() {
                 self.seen.push((slot, next.entry));
             }
             let Some(Ahead { key, .. }) = self.ahead.pop_front() else { continue };
             self.passed += 1;
-            self.at = if reverse { At::Before(key.clone()) } else { At::After(key.clone()) };
+            self.pass(key, if reverse { At::Before } else { At::After });
             if let Some(value) = found {
-                return Ok(Some((key, value)));
+                return Ok(Some((self.key.clone(), value)));
             }
         }
     }
@@ -281,7 +311,9 @@ impl<P: Pool, D: Dir> Cursor for StoreCursor<'_, P, D> {
     }
 
     fn seek(&mut self, key: &[u8]) {
-        self.move_to(At::Before(key.to_vec()));
+        self.key.clear();
+        self.key.extend_from_slice(key);
+        self.move_to(At::Before);
     }
 
     fn seek_to_first(&mut self) {

@@ -97,9 +97,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// The word of `entry` that a snapshot at `seqno` sees.
     pub fn word_at(&self, entry: u64, seqno: u64) -> Result<Word> {
-        let now = self.hsit.settled(entry)?;
+        Ok(self.as_of(entry, self.hsit.settled(entry)?, seqno))
+    }
+
+    /// The word of `entry` that a snapshot at `seqno` sees, which has just seen it `settled`.
+    pub fn as_of(&self, entry: u64, settled: Word, seqno: u64) -> Word {
         // A replaced word may not have been durable when it was replaced; what replaced it is now.
-        Ok(self.versions.find(entry, seqno).map_or(now, Word::clean))
+        self.versions.find(entry, seqno).map_or(settled, Word::clean)
     }
 
     /// The value that `word` of `entry` points at, or `None` if it was moved or replaced meanwhile, as
@@ -204,6 +208,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
     ) -> Vec<Ready> {
         let mut by_device: Vec<Vec<Ahead>> = self.storage.devices().iter().map(|_| Vec::new()).collect();
         let mut ready = Vec::with_capacity(wanted.len());
+        // Once for all lookups, each of which would do so by itself.
+        let guard = crossbeam_epoch::pin();
         for (number, wanted) in wanted.iter().enumerate() {
             ready.push(Ready::Alone);
             let Some((entry, word)) = *wanted else { continue };
@@ -218,6 +224,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 list.push(Ahead { number, entry, word, at, seen });
             }
         }
+        drop(guard);
         for (device, list) in self.storage.devices().iter().zip(by_device) {
             let places: Vec<(u64, Word)> = list.iter().map(|ahead| (ahead.at, ahead.word)).collect();
             let found = device.read_records(&places, Cause::Foreground);

@@ -37,7 +37,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         loop {
             let start = from.as_ref().map(Vec::as_slice);
             let mut keys = Vec::with_capacity(BATCH);
-            let scanned = self.index.scan(start, false, BATCH, &mut keys);
+            let scanned = self.index.scan(start, false, BATCH, |key, entry| keys.push((key.to_vec(), entry)));
             let last = keys.last().map(|(key, _)| key.clone());
             for (key, entry) in keys {
                 self.verify_key(&key, entry, &mut report);

@@ -71,7 +71,8 @@ fn answers(index: &Index<MappedPool>, model: &Model) -> Result<Vec<Vec<u8>>, Str
     }
     for reverse in [false, true] {
         let mut found = Vec::new();
-        let done = index.scan(std::ops::Bound::Unbounded, reverse, usize::MAX, &mut found);
+        let push = |key: &[u8], id| found.push((key.to_vec(), id));
+        let done = index.scan(std::ops::Bound::Unbounded, reverse, usize::MAX, push);
         let in_order: Vec<_> = match reverse {
             false => model.iter().map(|(k, v)| (k.clone(), *v)).collect(),
             true => model.iter().rev().map(|(k, v)| (k.clone(), *v)).collect(),

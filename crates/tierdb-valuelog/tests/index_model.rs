@@ -32,7 +32,7 @@ fn check_scans(index: &Index<MappedPool>, model: &Model, rng: &mut fastrand::Rng
             model.range((range, Bound::Unbounded)).map(|(k, v)| (k.clone(), *v)).collect()
         };
         let mut found = Vec::new();
-        index.scan(bound, reverse, wanted, &mut found).expect("scan");
+        index.scan(bound, reverse, wanted, |key, id| found.push((key.to_vec(), id))).expect("scan");
         let enough = found.len() >= wanted.min(expected.len());
         assert!(
             enough && expected.starts_with(&found),

@@ -57,7 +57,8 @@ fn check_own(
     reverse: bool,
 ) {
     let mut found = Vec::new();
-    index.scan(Bound::Included(from), reverse, 1000, &mut found).expect("scan");
+    let push = |key: &[u8], id| found.push((key.to_vec(), id));
+    index.scan(Bound::Included(from), reverse, 1000, push).expect("scan");
     assert!(found.windows(2).all(|pair| if reverse { pair[0].0 > pair[1].0 } else { pair[0].0 < pair[1].0 }));
     let complete = found.len() < 1000;
     let last = found.last().map(|(key, _)| key.clone());

@@ -6,32 +6,51 @@ use super::leaf::{Contents, Header, State};
 use super::{EntryId, Index};
 use crate::pages::{PAGE, PageNo};
 use crossbeam_epoch::{self as epoch, Guard};
+use std::cell::Cell;
 use std::ops::Bound;
 use tierdb_base::{Error, Result};
 use tierdb_pmem::Pool;
 use tierdb_sync::WordGuard;
 
+thread_local! {
+    /// What a thread reads leaves into: a short scan reads a few, and would allocate all that anew.
+    static CONTENTS: Cell<Contents> = Cell::default();
+}
+
 impl<P: Pool> Index<P> {
-    /// Appends to `out`, in key order, the first `wanted` keys from the lower bound `from` on; if `reverse`,
-    /// in falling order the last ones down from the upper bound `from`. More than are wanted come if the leaf of the
+    /// Calls `each`, in key order, with the first `wanted` keys from the lower bound `from` on; if `reverse`,
+    /// in falling order with the last ones down from the upper bound `from`. More than are wanted come if the leaf of the
     /// last one has them: to read the leaf again takes longer.
     ///
     /// Each leaf is as it was at one moment; keys that are inserted or removed meanwhile are there or not.
     /// Fewer keys than are wanted means that there are no more.
     ///
     /// # Errors
-    /// `Corrupt` on reaching a leaf that is damaged or lost; `out` then has the keys before it.
+    /// `Corrupt` on reaching a leaf that is damaged or lost; the keys before it have come.
     pub fn scan(
         &self,
         from: Bound<&[u8]>,
         reverse: bool,
         wanted: usize,
-        out: &mut Vec<(Vec<u8>, EntryId)>,
+        each: impl FnMut(&[u8], EntryId),
     ) -> Result<()> {
-        let end = out.len().saturating_add(wanted);
+        let mut contents = CONTENTS.take();
+        let done = self.scan_leaves(from, reverse, wanted, each, &mut contents);
+        CONTENTS.set(contents);
+        done
+    }
+
+    fn scan_leaves(
+        &self,
+        from: Bound<&[u8]>,
+        reverse: bool,
+        wanted: usize,
+        mut each: impl FnMut(&[u8], EntryId),
+        contents: &mut Contents,
+    ) -> Result<()> {
+        let mut left = wanted;
         let mut from = from.map(<[u8]>::to_vec);
-        let mut contents = Contents::default();
-        while out.len() < end {
+        while left > 0 {
             let header = {
                 let guard = epoch::pin();
                 let page = match (&from, reverse) {
@@ -44,7 +63,7 @@ impl<P: Pool> Index<P> {
                     },
                     (Bound::Included(key) | Bound::Excluded(key), _) => self.locate(key, &guard)?,
                 };
-                match self.read_leaf(page, &mut contents, &guard)? {
+                match self.read_leaf(page, contents, &guard)? {
                     Some(header) => header,
                     None => continue,
                 }
@@ -69,15 +88,16 @@ impl<P: Pool> Index<P> {
                 (Bound::Excluded(from), true) => contents.retain(|key| key < from.as_slice()),
             }
             contents.sort();
-            let item = |item| (contents.key(item).to_vec(), item.id);
+            left = left.saturating_sub(contents.items.len());
+            let item = |item| each(contents.key(item), item.id);
             if reverse {
-                out.extend(contents.items.iter().rev().map(item));
+                contents.items.iter().rev().for_each(item);
                 if header.low.bytes.is_empty() {
                     return Ok(());
                 }
                 from = Bound::Excluded(header.low.bytes);
             } else {
-                out.extend(contents.items.iter().map(item));
+                contents.items.iter().for_each(item);
                 match header.high {
                     Some(high) => from = Bound::Included(high.bytes),
                     None => return Ok(()),

@@ -73,7 +73,7 @@ pub fn all<P: Pool>(index: &Index<P>, reverse: bool, step: usize) -> Result<Vec<
         let before = entries.len();
         let last = entries.last().map(|(key, _)| key.clone());
         let from = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-        index.scan(from, reverse, step, &mut entries)?;
+        index.scan(from, reverse, step, |key, id| entries.push((key.to_vec(), id)))?;
         if entries.len() < before + step {
             return Ok(entries);
         }

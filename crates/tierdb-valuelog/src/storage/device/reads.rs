@@ -3,7 +3,7 @@
 use super::Device;
 use crate::record::Header;
 use crate::word::Word;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use tierdb_base::Result;
 use tierdb_device::{AlignedBuf, BLOCK, Cause, Dir};
@@ -13,6 +13,43 @@ const FIRST_READ: u64 = 16 << 10;
 thread_local! {
     /// What a thread reads single records into: no more than a first read, with a block more.
     static BUFFER: Cell<AlignedBuf> = Cell::default();
+    /// What it has read several at once into, for the next time.
+    static SPARE: RefCell<Vec<AlignedBuf>> = RefCell::default();
+}
+
+/// Most bytes of a thread's spare buffers.
+const MOST_SPARE: usize = 256 << 10;
+
+/// A buffer that is spare when it is not needed any more. To allocate such large ones and to give them back for each of many
+/// short scans takes the allocator longer than what it does for all else of the scan.
+struct Lent(AlignedBuf);
+
+impl Lent {
+    /// A buffer of `len` bytes, which may hold anything.
+    fn get(len: usize) -> Result<AlignedBuf> {
+        let fit = |spare: &RefCell<Vec<AlignedBuf>>| {
+            let mut spare = spare.borrow_mut();
+            let fits = spare.iter().enumerate().filter(|(_, buf)| buf.capacity() >= len);
+            let (number, _) = fits.min_by_key(|(_, buf)| buf.capacity())?;
+            Some(spare.swap_remove(number))
+        };
+        let mut buf = SPARE.with(fit).unwrap_or_default();
+        buf.resize(len)?;
+        Ok(buf)
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let buf = std::mem::take(&mut self.0);
+        // Not where the thread is about to end.
+        let _ = SPARE.try_with(|spare| {
+            let mut spare = spare.borrow_mut();
+            if spare.iter().map(AlignedBuf::capacity).sum::<usize>() + buf.capacity() <= MOST_SPARE {
+                spare.push(buf);
+            }
+        });
+    }
 }
 
 /// Records with no more bytes between them are read at once: to read two blocks takes less than another read.
@@ -25,7 +62,7 @@ pub type Record = (Header, Arc<[u8]>);
 
 /// A record among others that were read at once.
 pub struct Found {
-    buf: Arc<AlignedBuf>,
+    buf: Arc<Lent>,
     from: usize,
     /// How many they were.
     pub at_once: usize,
@@ -34,7 +71,7 @@ pub struct Found {
 impl Found {
     /// The record, unchecked, if it has no more than `most` bytes and all of them were read.
     pub fn record(&self, most: u64) -> Option<(Header, &[u8])> {
-        let bytes = &self.buf[self.from..];
+        let bytes = &self.buf.0[self.from..];
         let bytes = &bytes[..bytes.len().min(most as usize)];
         let header = Header::parse(bytes)?;
         bytes.get(..header.len()).map(|bytes| (header, bytes))
@@ -111,7 +148,7 @@ impl<D: Dir> Device<D> {
         let mut spans = spans(wanted.iter().enumerate().filter_map(place).collect());
         let mut reads = Vec::with_capacity(spans.len());
         spans.retain(|span| {
-            let buf = AlignedBuf::zeroed((span.end - span.start) as usize);
+            let buf = Lent::get((span.end - span.start) as usize);
             buf.map(|buf| reads.push((span.start, buf))).is_ok()
         });
         let done = self.file.read_many(&mut reads, cause);
@@ -120,7 +157,7 @@ impl<D: Dir> Device<D> {
             if done.is_err() {
                 continue;
             }
-            let (at_once, buf) = (span.records.len(), Arc::new(buf));
+            let (at_once, buf) = (span.records.len(), Arc::new(Lent(buf)));
             for number in span.records {
                 let from = (wanted[number].0 - start) as usize;
                 found[number] = Some(Found { buf: buf.clone(), from, at_once });
