@@ -11,6 +11,7 @@
 use crate::heap::{Heap, Slots};
 use crate::key::{Key, apart_bytes};
 use crate::levels::Levels;
+use crate::promote::Hand;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -151,8 +152,8 @@ pub struct Partition<D: Dir> {
     state: RwLock<State<D>>,
     /// Held by whoever migrates.
     pub migration: Mutex<()>,
-    /// The key behind which copies are looked at next, when some are to be dropped; from the first one on if there is none.
-    pub hand: Mutex<Option<Key>>,
+    /// Where copies are looked at next, when some are to be dropped.
+    pub hand: Mutex<Hand>,
     /// Durable writes that have not been waited for, where that can be seen.
     unsettled: Mutex<Unsettled>,
     unsettled_count: AtomicUsize,

@@ -7,6 +7,7 @@
 use crate::config::Promotion as When;
 use crate::core::{Core, hash_of};
 use crate::heap::NewRecord;
+use crate::key::Key;
 use crate::levels::Levels;
 use crate::live::LiveTable;
 use crate::migrate::Victim;
@@ -29,6 +30,10 @@ const AT_ONCE: usize = 512;
 const TURN: usize = 8;
 /// One of so many copies is dropped where all are popular.
 const LEAST: usize = 8;
+/// A turn in which fewer copies than one of so many were unpopular was hardly worth it.
+const FEW: usize = 16;
+/// So many turns for unpopular ones are left out then: migrations go on meanwhile.
+const PAUSE: u32 = 4;
 
 /// Which clean copies are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +44,15 @@ pub enum Copies {
     LeastPopular,
     /// All.
     All,
+}
+
+/// Where the copies of a partition are looked at next.
+#[derive(Default)]
+pub struct Hand {
+    /// Behind this key; from the first one on if there is none.
+    key: Option<Key>,
+    /// Turns for unpopular copies that are left out.
+    rest: u32,
 }
 
 /// A popular key found in a table, with its newest version there.
@@ -138,6 +152,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Moves the hand of `part` on, and lists copies that it passes which are to be dropped.
     fn pass_copies(&self, part: &Partition<D>, which: Copies) -> Vec<Victim> {
         let mut hand = part.hand.lock();
+        if which == Copies::Unpopular && hand.rest > 0 {
+            hand.rest -= 1;
+            return Vec::new();
+        }
         let state = part.read();
         if state.copies == 0 {
             return Vec::new();
@@ -146,20 +164,22 @@ impl<P: Pool, D: Dir> Core<P, D> {
             Copies::All => (state.index.len(), usize::MAX),
             Copies::Unpopular | Copies::LeastPopular => (state.index.len() / TURN + AT_ONCE, AT_ONCE),
         };
+        // Mostly so: then only of those that are dropped it is asked, for which the tables are searched.
+        let all_whole = state.tables.tables().all(|table| !table.is_damaged());
         let mut passed = Vec::new();
         let mut last = None;
-        let ahead = (hand.as_deref().map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let ahead = (hand.key.as_deref().map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let ahead = state.index.range::<[u8], _>(ahead).chain(&state.index);
         for (key, entry) in ahead.take(turn.min(state.index.len())) {
             last = Some(key);
-            if entry.is_clean() && state.is_whole_on_flash(key) {
+            if entry.is_clean() && (all_whole || state.is_whole_on_flash(key)) {
                 passed.push((self.tracker.popularity(hash_of(key)), key, *entry));
                 if passed.len() == at_once {
                     break;
                 }
             }
         }
-        *hand = last.cloned();
+        hand.key = last.cloned();
         let threshold = self.tracker.threshold(self.pinned_pct());
         let least = match which {
             Copies::LeastPopular => {
@@ -169,9 +189,16 @@ impl<P: Pool, D: Dir> Core<P, D> {
             Copies::All => passed.len(),
             Copies::Unpopular => 0,
         };
+        let count = passed.len();
         let dropped = passed.into_iter().enumerate();
         let dropped =
             dropped.filter(|(number, (popularity, ..))| *number < least || !threshold.pins(*popularity));
-        dropped.map(|(_, (_, key, entry))| Victim { key: key.clone(), entry, stays: false }).collect()
+        let dropped = dropped.filter(|(_, (_, key, _))| state.is_whole_on_flash(key));
+        let dropped: Vec<Victim> =
+            dropped.map(|(_, (_, key, entry))| Victim { key: key.clone(), entry, stays: false }).collect();
+        if which == Copies::Unpopular {
+            hand.rest = if dropped.len() * FEW < count { PAUSE } else { 0 };
+        }
+        dropped
     }
 }
