@@ -48,7 +48,7 @@ pub struct Supply<'c> {
     pub open: Vec<u64>,
     /// Slabs that nothing uses.
     pub free: usize,
-    /// Of them, how many values leave to the rest; removals leave half of these.
+    /// Of them, how many values leave to the rest; removals leave half of these. Where fewer than half are left, both get nothing.
     pub reserve: usize,
 }
 
@@ -66,7 +66,7 @@ impl Supply<'_> {
             Purpose::Removal => self.reserve / 2,
             Purpose::Upkeep => 0,
         };
-        if purpose == Purpose::Removal && self.free < kept {
+        if purpose != Purpose::Upkeep && self.free < self.reserve / 2 {
             return false;
         }
         if self.open[wanted] > 0 {

@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use tierdb_base::{Error, Result, Seqno, TierRole, checksum};
 use tierdb_pmem::{Pool, Stage, seal, unseal};
 
@@ -39,12 +39,13 @@ const LIVE: u64 = 1 << 40;
 const TAG_BITS: u32 = 20;
 const NO_CLASS: u8 = u8::MAX;
 
-/// Who asks for a slot: the last slabs are kept for what makes space.
+/// Who asks for a slot: the last slabs are kept for what makes space. Once half of these are in use, nothing else gets a slot, not even
+/// one that is open: what is freed then is emptied slabs, not the next writer's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A value of a caller.
     Value,
-    /// The deletion of a key or a range. What moves deletions to flash needs slots too.
+    /// The deletion of a key or a range.
     Removal,
     /// The list of flash tables, a group of changes.
     Upkeep,
@@ -190,6 +191,8 @@ pub struct Slabs<P: Pool> {
     class_of: Box<[AtomicU8]>,
     /// Slabs without a class, or whose slots are all free.
     free: Mutex<Vec<u32>>,
+    /// How many they are, for those who only ask that.
+    free_count: AtomicUsize,
     used_bytes: AtomicU64,
     /// Free slots in slabs that have a class, in bytes.
     open_bytes: AtomicU64,
@@ -218,6 +221,7 @@ impl<P: Pool> Slabs<P> {
             class_of: (0..layout.slabs()).map(|_| AtomicU8::new(NO_CLASS)).collect(),
             layout: layout.clone(),
             free: Mutex::default(),
+            free_count: AtomicUsize::new(0),
             used_bytes: AtomicU64::new(0),
             open_bytes: AtomicU64::new(0),
         }
@@ -381,6 +385,7 @@ impl<P: Pool> Slabs<P> {
         for slab in free.iter() {
             self.class_of[*slab as usize].store(NO_CLASS, Ordering::Relaxed);
         }
+        self.free_count.store(free.len(), Ordering::Relaxed);
         self.used_bytes.store(used_bytes, Ordering::Relaxed);
         self.open_bytes.store(open_bytes, Ordering::Relaxed);
     }
@@ -402,8 +407,9 @@ impl<P: Pool> Slabs<P> {
     /// A free slot of at least `len` bytes, which is [`Slabs::largest`] at the most. `None` if there is none for
     /// this purpose.
     pub fn take(&self, len: u64, purpose: Purpose) -> Option<u64> {
-        // Once the last slabs are in use, open slots too are for what moves deletions.
-        if purpose == Purpose::Removal && self.free.lock().len() < self.reserve(purpose) {
+        if purpose != Purpose::Upkeep
+            && self.free_count.load(Ordering::Relaxed) < self.reserve(Purpose::Removal)
+        {
             return None;
         }
         let wanted = self.fit(len);
@@ -436,7 +442,9 @@ impl<P: Pool> Slabs<P> {
             if free.len() <= self.reserve(purpose) {
                 return None;
             }
-            free.pop()?
+            let slab = free.pop()?;
+            self.free_count.store(free.len(), Ordering::Relaxed);
+            slab
         };
         let Class { bytes, slots, first } = *self.classes.get(class)?;
         self.give_class(slab, class);
@@ -481,7 +489,9 @@ impl<P: Pool> Slabs<P> {
             state.shut = state.shut.filter(|shut| *shut != slab);
             self.open_bytes.fetch_sub((class.slots - 1) * class.bytes, Ordering::Relaxed);
             self.class_of[slab as usize].store(NO_CLASS, Ordering::Release);
-            self.free.lock().push(slab);
+            let mut free = self.free.lock();
+            free.push(slab);
+            self.free_count.store(free.len(), Ordering::Relaxed);
         } else {
             self.open_bytes.fetch_add(class.bytes, Ordering::Relaxed);
             state.open(slab);
@@ -495,8 +505,7 @@ impl<P: Pool> Slabs<P> {
 
     /// Bytes that records may still take, whatever their class: free slabs beyond the reserve, and free slots.
     pub fn free_bytes(&self) -> u64 {
-        let beyond = self.free.lock().len().saturating_sub(self.reserve(Purpose::Value));
-        beyond as u64 * self.layout.slab_bytes + self.open_bytes.load(Ordering::Relaxed)
+        self.spare_slabs() as u64 * self.layout.slab_bytes + self.open_bytes.load(Ordering::Relaxed)
     }
 
     /// Bytes of all slabs beyond the reserve.
@@ -513,7 +522,7 @@ impl<P: Pool> Slabs<P> {
         Supply {
             classes: &self.classes,
             open: self.classes.iter().zip(&self.states).map(open).collect(),
-            free: self.free.lock().len(),
+            free: self.free_count.load(Ordering::Relaxed),
             reserve: self.reserve(Purpose::Value),
         }
     }
@@ -577,7 +586,7 @@ impl<P: Pool> Slabs<P> {
 
     /// Free slabs beyond the reserve.
     pub fn spare_slabs(&self) -> usize {
-        self.free.lock().len().saturating_sub(self.reserve(Purpose::Value))
+        self.free_count.load(Ordering::Relaxed).saturating_sub(self.reserve(Purpose::Value))
     }
 
     /// Bytes of DRAM.

@@ -5,6 +5,7 @@ mod configurations;
 mod conformance;
 mod copies;
 mod crash;
+mod crowd;
 mod levels;
 mod mutants;
 mod parts;
