@@ -36,7 +36,9 @@ impl<P: Pool> Index<P> {
     ) -> Result<()> {
         let mut contents = CONTENTS.take();
         let done = self.scan_leaves(from, reverse, wanted, each, &mut contents);
-        CONTENTS.set(contents);
+        if contents.is_small() {
+            CONTENTS.set(contents);
+        }
         done
     }
 

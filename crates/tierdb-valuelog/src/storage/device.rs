@@ -2,6 +2,7 @@
 
 mod reads;
 
+use reads::Spare;
 pub use reads::{Found, Record, is_beside};
 
 use crate::image::Words;
@@ -32,6 +33,7 @@ pub struct Device<D: Dir> {
     medium: String,
     chunks: Table<Mutex<Chunk>>,
     space: Mutex<Space>,
+    spare: Arc<Spare>,
     /// Chunks that become free when the operations that run now have ended.
     waiting: AtomicU32,
     latch: FailureLatch,
@@ -111,6 +113,7 @@ impl<D: Dir> Device<D> {
             chunks: Table::new(),
             waiting: AtomicU32::new(0),
             space: Mutex::new(Space { free: Vec::new(), end, refused: false }),
+            spare: Arc::default(),
             latch,
             full: AtomicBool::new(false),
             writes_in_flight: AtomicU32::new(0),

@@ -3,7 +3,8 @@
 use super::Device;
 use crate::record::Header;
 use crate::word::Word;
-use std::cell::{Cell, RefCell};
+use parking_lot::Mutex;
+use std::cell::Cell;
 use std::sync::Arc;
 use tierdb_base::Result;
 use tierdb_device::{AlignedBuf, BLOCK, Cause, Dir};
@@ -13,42 +14,47 @@ const FIRST_READ: u64 = 16 << 10;
 thread_local! {
     /// What a thread reads single records into: no more than a first read, with a block more.
     static BUFFER: Cell<AlignedBuf> = Cell::default();
-    /// What it has read several at once into, for the next time.
-    static SPARE: RefCell<Vec<AlignedBuf>> = RefCell::default();
 }
 
-/// Most bytes of a thread's spare buffers.
-const MOST_SPARE: usize = 256 << 10;
+/// Most bytes of spare buffers.
+const MOST_SPARE: usize = 1 << 20;
 
-/// A buffer that is spare when it is not needed any more. To allocate such large ones and to give them back for each of many
-/// short scans takes the allocator longer than what it does for all else of the scan.
-struct Lent(AlignedBuf);
+/// Buffers that several records were read into at once, for the next ones. To allocate such large ones, and to give them back, for each
+/// of many short scans takes the allocator longer than what it does for all else of a scan.
+#[derive(Default)]
+pub struct Spare(Mutex<Vec<AlignedBuf>>);
 
-impl Lent {
+impl Spare {
     /// A buffer of `len` bytes, which may hold anything.
-    fn get(len: usize) -> Result<AlignedBuf> {
-        let fit = |spare: &RefCell<Vec<AlignedBuf>>| {
-            let mut spare = spare.borrow_mut();
+    fn take(&self, len: usize) -> Result<AlignedBuf> {
+        let spare = {
+            let mut spare = self.0.lock();
             let fits = spare.iter().enumerate().filter(|(_, buf)| buf.capacity() >= len);
-            let (number, _) = fits.min_by_key(|(_, buf)| buf.capacity())?;
-            Some(spare.swap_remove(number))
+            let number = fits.min_by_key(|(_, buf)| buf.capacity()).map(|(number, _)| number);
+            number.map(|number| spare.swap_remove(number))
         };
-        let mut buf = SPARE.with(fit).unwrap_or_default();
+        let mut buf = spare.unwrap_or_default();
         buf.resize(len)?;
         Ok(buf)
     }
+
+    fn give(&self, buf: AlignedBuf) {
+        let mut spare = self.0.lock();
+        if spare.iter().map(AlignedBuf::capacity).sum::<usize>() + buf.capacity() <= MOST_SPARE {
+            spare.push(buf);
+        }
+    }
+}
+
+/// A buffer that is spare when nobody needs it any more.
+struct Lent {
+    buf: AlignedBuf,
+    spare: Arc<Spare>,
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        let buf = std::mem::take(&mut self.0);
-        // Not where the thread is about to end.
-        let _ = SPARE.try_with(|spare| {
-            let mut spare = spare.borrow_mut();
-            if spare.iter().map(AlignedBuf::capacity).sum::<usize>() + buf.capacity() <= MOST_SPARE {
-                spare.push(buf);
-            }
-        });
+        self.spare.give(std::mem::take(&mut self.buf));
     }
 }
 
@@ -71,7 +77,7 @@ pub struct Found {
 impl Found {
     /// The record, unchecked, if it has no more than `most` bytes and all of them were read.
     pub fn record(&self, most: u64) -> Option<(Header, &[u8])> {
-        let bytes = &self.buf.0[self.from..];
+        let bytes = &self.buf.buf[self.from..];
         let bytes = &bytes[..bytes.len().min(most as usize)];
         let header = Header::parse(bytes)?;
         bytes.get(..header.len()).map(|bytes| (header, bytes))
@@ -148,7 +154,7 @@ impl<D: Dir> Device<D> {
         let mut spans = spans(wanted.iter().enumerate().filter_map(place).collect());
         let mut reads = Vec::with_capacity(spans.len());
         spans.retain(|span| {
-            let buf = Lent::get((span.end - span.start) as usize);
+            let buf = self.spare.take((span.end - span.start) as usize);
             buf.map(|buf| reads.push((span.start, buf))).is_ok()
         });
         let done = self.file.read_many(&mut reads, cause);
@@ -157,7 +163,7 @@ impl<D: Dir> Device<D> {
             if done.is_err() {
                 continue;
             }
-            let (at_once, buf) = (span.records.len(), Arc::new(Lent(buf)));
+            let (at_once, buf) = (span.records.len(), Arc::new(Lent { buf, spare: self.spare.clone() }));
             for number in span.records {
                 let from = (wanted[number].0 - start) as usize;
                 found[number] = Some(Found { buf: buf.clone(), from, at_once });
