@@ -150,17 +150,21 @@ impl Desk<'_> {
         }
         let mut plan =
             whole.ok_or_else(|| Failure::Invalid(format!("nothing to run for {}", comparison.name())))?;
-        let Tables { scale, repeat, seconds, .. } = self.asked;
-        let seconds = seconds.map_or(String::new(), |seconds| format!(" --seconds {seconds}"));
-        let program = std::env::args().next().unwrap_or_default();
-        let program = program.rsplit('/').next().unwrap_or_default();
-        plan.title = format!(
-            "{}: {program} tables --only {} --scale {scale} --repeat {repeat}{seconds}",
-            comparison.title(),
-            comparison.name()
-        );
+        let group = self.runs.iter().find_map(|(_, run)| run.place.site.memory_group);
+        plan.title = format!("{}: {}", comparison.title(), command(comparison, self.asked, group));
         Ok(Draft { plan, absent: self.absent })
     }
+}
+
+/// What repeats a comparison, whose processes are held by such a group; places are left out.
+fn command(comparison: Comparison, asked: &Tables, group: Option<ByteSize>) -> String {
+    let program = std::env::args().next().unwrap_or_default();
+    let program = program.rsplit('/').next().unwrap_or_default();
+    let Tables { scale, repeat, seconds, .. } = asked;
+    let seconds = seconds.map(|seconds| format!(" --seconds {seconds}")).unwrap_or_default();
+    let group = group.map(|more| format!(" --memory-group {}", more.to_string().replace(' ', "")));
+    let group = group.unwrap_or_default();
+    format!("{program} tables --only {} --scale {scale} --repeat {repeat}{seconds}{group}", comparison.name())
 }
 
 impl Comparison {
@@ -360,6 +364,17 @@ mod tests {
     use super::*;
     use crate::args::{Cli, Command};
     use clap::Parser;
+
+    #[test]
+    fn what_is_said_to_repeat_a_comparison_does() {
+        let given = ["--only", "one-ssd-sync", "--scale", "0.1", "--repeat", "2", "--memory-group", "64MiB"];
+        let cli =
+            Cli::try_parse_from(["tierdb-bench", "tables"].into_iter().chain(given)).expect("a command");
+        let Command::Tables(asked) = &cli.command else { panic!("{:?}", cli.command) };
+        let said = |group| command(Comparison::OneSsdSync, asked, group);
+        assert!(said(asked.site.memory_group).ends_with(&format!(" tables {}", given.join(" "))));
+        assert!(said(None).ends_with("--repeat 2"));
+    }
 
     #[test]
     fn every_comparison_fits_at_every_scale() {
