@@ -40,6 +40,18 @@ pub fn largest_for(len: u64, purpose: Purpose) -> u64 {
     if purpose == Purpose::Value { len.max(UNIT) * 4 } else { u64::MAX }
 }
 
+/// Of `free` slabs how many this purpose may take, where `reserve` are kept for upkeep: all but these for values, all but half of these for
+/// removals. `None` if not even an open slot: where less than half of the reserve is left, what is freed is to become empty slabs, not the
+/// next writer's slots.
+pub fn slabs_for(purpose: Purpose, free: usize, reserve: usize) -> Option<usize> {
+    let kept = match purpose {
+        Purpose::Value => reserve,
+        Purpose::Removal => reserve / 2,
+        Purpose::Upkeep => 0,
+    };
+    (purpose == Purpose::Upkeep || free >= reserve / 2).then(|| free.saturating_sub(kept))
+}
+
 /// What is free, as counts.
 pub struct Supply<'c> {
     /// The classes, ascending.
@@ -48,7 +60,7 @@ pub struct Supply<'c> {
     pub open: Vec<u64>,
     /// Slabs that nothing uses.
     pub free: usize,
-    /// Of them, how many values leave to the rest; removals leave half of these. Where fewer than half are left, both get nothing.
+    /// Of them, how many are [kept for upkeep](slabs_for).
     pub reserve: usize,
 }
 
@@ -61,19 +73,12 @@ impl Supply<'_> {
     fn take(&mut self, len: u64, purpose: Purpose) -> bool {
         let wanted = self.classes.partition_point(|class| class.bytes < len);
         let Some(class) = self.classes.get(wanted) else { return false };
-        let kept = match purpose {
-            Purpose::Value => self.reserve,
-            Purpose::Removal => self.reserve / 2,
-            Purpose::Upkeep => 0,
-        };
-        if purpose != Purpose::Upkeep && self.free < self.reserve / 2 {
-            return false;
-        }
+        let Some(slabs) = slabs_for(purpose, self.free, self.reserve) else { return false };
         if self.open[wanted] > 0 {
             self.open[wanted] -= 1;
             return true;
         }
-        if self.free > kept {
+        if slabs > 0 {
             self.free -= 1;
             self.open[wanted] = class.slots - 1;
             return true;

@@ -22,7 +22,7 @@
 //! Which slots are in use is known in DRAM only, one bit a slot, and is rebuilt on open.
 
 use crate::layout::Layout;
-use crate::room::{Supply, largest_for};
+use crate::room::{Supply, largest_for, slabs_for};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
@@ -39,8 +39,7 @@ const LIVE: u64 = 1 << 40;
 const TAG_BITS: u32 = 20;
 const NO_CLASS: u8 = u8::MAX;
 
-/// Who asks for a slot: the last slabs are kept for what makes space. Once half of these are in use, nothing else gets a slot, not even
-/// one that is open: what is freed then is emptied slabs, not the next writer's slots.
+/// Who asks for a slot: the last slabs are [kept](slabs_for) for what makes space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A value of a caller.
@@ -396,22 +395,14 @@ impl<P: Pool> Slabs<P> {
     }
 
     /// Slabs that are kept for upkeep.
-    fn reserve(&self, purpose: Purpose) -> usize {
-        match purpose {
-            Purpose::Value => (self.class_of.len() / 64).max(4),
-            Purpose::Removal => self.reserve(Purpose::Value) / 2,
-            Purpose::Upkeep => 0,
-        }
+    fn reserve(&self) -> usize {
+        (self.class_of.len() / 64).max(4)
     }
 
     /// A free slot of at least `len` bytes, which is [`Slabs::largest`] at the most. `None` if there is none for
     /// this purpose.
     pub fn take(&self, len: u64, purpose: Purpose) -> Option<u64> {
-        if purpose != Purpose::Upkeep
-            && self.free_count.load(Ordering::Relaxed) < self.reserve(Purpose::Removal)
-        {
-            return None;
-        }
+        slabs_for(purpose, self.free_count.load(Ordering::Relaxed), self.reserve())?;
         let wanted = self.fit(len);
         if let Some(at) = self.take_open(wanted).or_else(|| self.take_fresh(wanted, purpose)) {
             return Some(at);
@@ -439,7 +430,7 @@ impl<P: Pool> Slabs<P> {
     fn take_fresh(&self, class: usize, purpose: Purpose) -> Option<u64> {
         let slab = {
             let mut free = self.free.lock();
-            if free.len() <= self.reserve(purpose) {
+            if slabs_for(purpose, free.len(), self.reserve())? == 0 {
                 return None;
             }
             let slab = free.pop()?;
@@ -510,7 +501,7 @@ impl<P: Pool> Slabs<P> {
 
     /// Bytes of all slabs beyond the reserve.
     pub fn capacity(&self) -> u64 {
-        (self.class_of.len() - self.reserve(Purpose::Value)) as u64 * self.layout.slab_bytes
+        (self.class_of.len() - self.reserve()) as u64 * self.layout.slab_bytes
     }
 
     /// What is free now.
@@ -523,7 +514,7 @@ impl<P: Pool> Slabs<P> {
             classes: &self.classes,
             open: self.classes.iter().zip(&self.states).map(open).collect(),
             free: self.free_count.load(Ordering::Relaxed),
-            reserve: self.reserve(Purpose::Value),
+            reserve: self.reserve(),
         }
     }
 
@@ -533,7 +524,7 @@ impl<P: Pool> Slabs<P> {
             classes: &self.classes,
             open: vec![0; self.classes.len()],
             free: self.class_of.len(),
-            reserve: self.reserve(Purpose::Value),
+            reserve: self.reserve(),
         }
     }
 
@@ -586,7 +577,7 @@ impl<P: Pool> Slabs<P> {
 
     /// Free slabs beyond the reserve.
     pub fn spare_slabs(&self) -> usize {
-        self.free_count.load(Ordering::Relaxed).saturating_sub(self.reserve(Purpose::Value))
+        self.free_count.load(Ordering::Relaxed).saturating_sub(self.reserve())
     }
 
     /// Bytes of DRAM.
