@@ -87,7 +87,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let word = self.word_at(entry, seqno)?;
             let still = || {
                 let now = self.hsit.word(entry).clean();
-                self.versions.find(entry, seqno).map_or(now, Word::clean) == word
+                self.as_of(entry, now, seqno) == word
             };
             if let Some(found) = self.fetch(entry, word, key, guard, still)? {
                 return Ok(found);
@@ -100,10 +100,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(self.as_of(entry, self.hsit.settled(entry)?, seqno))
     }
 
-    /// The word of `entry` that a snapshot at `seqno` sees, which has just seen it `settled`.
-    pub fn as_of(&self, entry: u64, settled: Word, seqno: u64) -> Word {
-        // A replaced word may not have been durable when it was replaced; what replaced it is now.
-        self.versions.find(entry, seqno).map_or(settled, Word::clean)
+    /// The word of `entry` that a snapshot at `seqno` sees, where it is `now` since a moment ago.
+    pub fn as_of(&self, entry: u64, now: Word, seqno: u64) -> Word {
+        // A replaced word may not have been durable when it was replaced; what replaced it is.
+        self.versions.find(entry, seqno).map_or(now, Word::clean)
     }
 
     /// The value that `word` of `entry` points at, or `None` if it was moved or replaced meanwhile, as

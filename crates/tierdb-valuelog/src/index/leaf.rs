@@ -151,11 +151,6 @@ impl Contents {
         &self.bytes[item.start as usize..item.start as usize + item.len as usize]
     }
 
-    /// Whether it takes little memory: keys may be as long as a leaf.
-    pub fn is_small(&self) -> bool {
-        self.bytes.capacity() <= 4 * PAGE as usize
-    }
-
     /// Where the key stands if it is a long one.
     pub fn blob(&self, item: &Item) -> Option<BlobRef> {
         let at = self.blobs.binary_search_by_key(&item.start, |(start, _)| *start);

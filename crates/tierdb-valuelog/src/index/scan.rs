@@ -6,16 +6,10 @@ use super::leaf::{Contents, Header, State};
 use super::{EntryId, Index};
 use crate::pages::{PAGE, PageNo};
 use crossbeam_epoch::{self as epoch, Guard};
-use std::cell::Cell;
 use std::ops::Bound;
 use tierdb_base::{Error, Result};
 use tierdb_pmem::Pool;
 use tierdb_sync::WordGuard;
-
-thread_local! {
-    /// What a thread reads leaves into: a short scan reads a few, and would allocate all that anew.
-    static CONTENTS: Cell<Contents> = Cell::default();
-}
 
 impl<P: Pool> Index<P> {
     /// Calls `each`, in key order, with the first `wanted` keys from the lower bound `from` on; if `reverse`,
@@ -32,26 +26,11 @@ impl<P: Pool> Index<P> {
         from: Bound<&[u8]>,
         reverse: bool,
         wanted: usize,
-        each: impl FnMut(&[u8], EntryId),
-    ) -> Result<()> {
-        let mut contents = CONTENTS.take();
-        let done = self.scan_leaves(from, reverse, wanted, each, &mut contents);
-        if contents.is_small() {
-            CONTENTS.set(contents);
-        }
-        done
-    }
-
-    fn scan_leaves(
-        &self,
-        from: Bound<&[u8]>,
-        reverse: bool,
-        wanted: usize,
         mut each: impl FnMut(&[u8], EntryId),
-        contents: &mut Contents,
     ) -> Result<()> {
         let mut left = wanted;
         let mut from = from.map(<[u8]>::to_vec);
+        let mut contents = Contents::default();
         while left > 0 {
             let header = {
                 let guard = epoch::pin();
@@ -65,7 +44,7 @@ impl<P: Pool> Index<P> {
                     },
                     (Bound::Included(key) | Bound::Excluded(key), _) => self.locate(key, &guard)?,
                 };
-                match self.read_leaf(page, contents, &guard)? {
+                match self.read_leaf(page, &mut contents, &guard)? {
                     Some(header) => header,
                     None => continue,
                 }

@@ -16,7 +16,7 @@ thread_local! {
     static BUFFER: Cell<AlignedBuf> = Cell::default();
 }
 
-/// Most bytes of spare buffers.
+/// Most bytes of a directory's spare buffers.
 const MOST_SPARE: usize = 1 << 20;
 
 /// Buffers that several records were read into at once, for the next ones. To allocate such large ones, and to give them back, for each
@@ -48,13 +48,13 @@ impl Spare {
 
 /// A buffer that is spare when nobody needs it any more.
 struct Lent {
-    buf: AlignedBuf,
+    bytes: AlignedBuf,
     spare: Arc<Spare>,
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        self.spare.give(std::mem::take(&mut self.buf));
+        self.spare.give(std::mem::take(&mut self.bytes));
     }
 }
 
@@ -77,7 +77,7 @@ pub struct Found {
 impl Found {
     /// The record, unchecked, if it has no more than `most` bytes and all of them were read.
     pub fn record(&self, most: u64) -> Option<(Header, &[u8])> {
-        let bytes = &self.buf.buf[self.from..];
+        let bytes = &self.buf.bytes[self.from..];
         let bytes = &bytes[..bytes.len().min(most as usize)];
         let header = Header::parse(bytes)?;
         bytes.get(..header.len()).map(|bytes| (header, bytes))
@@ -163,7 +163,8 @@ impl<D: Dir> Device<D> {
             if done.is_err() {
                 continue;
             }
-            let (at_once, buf) = (span.records.len(), Arc::new(Lent { buf, spare: self.spare.clone() }));
+            let (at_once, buf) =
+                (span.records.len(), Arc::new(Lent { bytes: buf, spare: self.spare.clone() }));
             for number in span.records {
                 let from = (wanted[number].0 - start) as usize;
                 found[number] = Some(Found { buf: buf.clone(), from, at_once });
