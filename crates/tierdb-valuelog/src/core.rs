@@ -165,6 +165,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
 pub(crate) mod tests {
     use super::*;
     use crate::moving::Reclaim;
+    use crate::storage::State;
     use tierdb_base::mutant;
     use tierdb_device::Cause;
     use tierdb_engine::{Background, Durability, FlashTier, Media, WriteBatch};
@@ -278,7 +279,7 @@ pub(crate) mod tests {
         core.uncache(entry);
         let device = core.storage.device(number).expect("one device");
         let (chunk, _) = device.chunk_of(at);
-        device.with_chunk(chunk, |chunk| chunk.open(chunk.state, 500, core.layout.chunk_bytes));
+        device.open_chunk(chunk, State::Open, 500);
         assert!(!admit());
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::cache::Slot;
 use crate::core::Core;
+use crate::moving::LONG_RUN;
 use crate::read::Ready;
 use crate::storage::is_beside;
 use crate::word::{Place, Word};
@@ -17,14 +18,16 @@ use tierdb_engine::{Cursor, KeyRange, Snapshot, Value};
 use tierdb_pmem::Pool;
 
 /// Keys wanted from the index at first; doubled up to the most with each batch.
-const FIRST_BATCH: usize = 64;
+const FIRST_BATCH: usize = 32;
 const MOST_BATCH: usize = 256;
-/// Values that are read at once: as many as the cursor has passed, within these bounds, where they lie together.
-const FIRST_WINDOW: usize = 64;
+/// Values that are read at once: half as many as the cursor has passed, within these bounds, where they lie together.
+const FIRST_WINDOW: usize = 32;
 const MOST_WINDOW: usize = 256;
 /// Where they are scattered, those in so many places, or in a quarter as many as the cursor has passed: who reads some
 /// tens of entries is not made to wait for many more.
 const FIRST_PLACES: usize = 16;
+/// Bytes of a key that room is made for in advance.
+const USUAL_KEY: usize = 24;
 /// Entries of a scan that are chained at once.
 const MOST_SEEN: usize = 128;
 /// A range is scattered if more values of it than this are, and more than an eighth of those that are cached.
@@ -74,6 +77,9 @@ pub struct StoreCursor<'c, P: Pool, D: Dir> {
     seen: Vec<(Slot, u64)>,
     /// How many values lay scattered.
     scattered: usize,
+    /// How many values were looked for, and how many runs of them lie side by side on flash.
+    looked: usize,
+    runs: usize,
 }
 
 impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
@@ -92,6 +98,8 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
             passed: 0,
             seen: Vec::new(),
             scattered: 0,
+            looked: 0,
+            runs: 0,
         }
     }
 
@@ -112,17 +120,20 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
     /// Chains what was passed, and keeps the last entry, to chain what follows to it.
     fn end_of_range(&mut self) {
         if let Some(last) = self.seen.last().copied().filter(|_| self.seen.len() > 1) {
-            if self.reverse {
-                self.seen.reverse();
-            }
-            let scattered = self.scattered > FEW_SCATTERED.max(self.seen.len() / 8);
-            self.core.cache.chain(&self.seen, scattered);
-            if scattered {
-                self.core.work.want_upkeep();
+            // What lies together in long runs would not be rewritten.
+            if self.runs > 1 + self.looked / LONG_RUN {
+                if self.reverse {
+                    self.seen.reverse();
+                }
+                let scattered = self.scattered > FEW_SCATTERED.max(self.seen.len() / 8);
+                self.core.cache.chain(&self.seen, scattered);
+                if scattered {
+                    self.core.work.want_upkeep();
+                }
             }
             self.seen.clear();
             self.seen.push(last);
-            self.scattered = 0;
+            (self.scattered, self.looked, self.runs) = (0, 0, 0);
         }
     }
 
@@ -148,6 +159,7 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         self.keys.clear();
         // A leaf may bring some more.
         self.ahead.reserve(2 * self.batch);
+        self.keys.reserve(2 * self.batch * USUAL_KEY);
         let mut out = false;
         let scanned = self.core.index.scan(from, self.reverse, self.batch, |key, entry| {
             out = out || if self.reverse { self.range.is_before(key) } else { self.range.is_after(key) };
@@ -171,18 +183,21 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         if self.seen.len() >= MOST_SEEN {
             self.end_of_range();
         }
-        let window = self.passed.clamp(FIRST_WINDOW, MOST_WINDOW).min(self.ahead.len());
+        let window = (self.passed / 2).clamp(FIRST_WINDOW, MOST_WINDOW).min(self.ahead.len());
         let seqno = self.snapshot.seqno();
         let next = &self.ahead.make_contiguous()[..window];
-        let mut places = Places { left: FIRST_PLACES.max(self.passed / 4), last: None };
+        let mut places = Places { left: FIRST_PLACES.max(self.passed / 4), ..Places::default() };
         // All at first, and then what takes a latch for each: so memory brings several at once.
         let settled: Vec<_> = next.iter().map(|next| self.core.hsit.settled(next.entry)).collect();
-        let words: Vec<_> = next
-            .iter()
-            .zip(settled)
-            .map(|(next, word)| Some((next.entry, self.core.as_of(next.entry, word.ok()?, seqno))))
-            .take_while(|word| places.has_room_for(self.core, *word))
-            .collect();
+        let mut words = Vec::with_capacity(window);
+        let as_of = |(next, word): (&Ahead, Result<Word>)| {
+            Some((next.entry, self.core.as_of(next.entry, word.ok()?, seqno)))
+        };
+        let wanted = next.iter().zip(settled).map(as_of);
+        words.extend(wanted.take_while(|word| places.has_room_for(self.core, *word)));
+        self.seen.reserve(words.len());
+        self.looked += words.len();
+        self.runs += places.runs;
         let values = self.core.read_ahead(&words, |number| &self.keys[next[number].key.clone()]);
         for (next, value) in self.ahead.iter_mut().zip(values) {
             next.value = Some(value);
@@ -257,28 +272,40 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
 }
 
 /// Counts the places on flash that a window's values are in.
+#[derive(Default)]
 struct Places {
+    /// How many more there may be to read.
     left: usize,
-    /// Which device, and where the last one starts and ends.
-    last: Option<(u8, u64, u64)>,
+    /// Where the last value to read is, and the last one of all.
+    last_read: Option<Extent>,
+    last: Option<Extent>,
+    /// Runs of values, cached or not, that lie side by side.
+    runs: usize,
 }
+
+/// A device, and where on it a value starts and ends.
+type Extent = (u8, u64, u64);
 
 impl Places {
     /// Whether the value that `wanted` points at is in a place that was counted, or in one more that there is room for.
     fn has_room_for<P: Pool, D: Dir>(&mut self, core: &Core<P, D>, wanted: Option<(u64, Word)>) -> bool {
         let Some((entry, word)) = wanted else { return true };
         let Place::Flash(device, start) = word.place() else { return true };
+        // It may be a little longer.
+        let end = start + word.min_len();
+        let is_beside = |other: Option<Extent>| {
+            other.is_some_and(|(number, first, last)| {
+                number == device && (is_beside(last, start) || is_beside(end, first))
+            })
+        };
+        if !is_beside(self.last.replace((device, start, end))) {
+            self.runs += 1;
+        }
         if core.hsit.aux(entry).slot().is_some() {
             // It is cached, most likely.
             return true;
         }
-        // It may be a little longer.
-        let end = start + word.min_len();
-        let beside = self.last.is_some_and(|(number, first, last)| {
-            number == device && (is_beside(last, start) || is_beside(end, first))
-        });
-        self.last = Some((device, start, end));
-        if beside {
+        if is_beside(self.last_read.replace((device, start, end))) {
             return true;
         }
         let room = self.left > 0;

@@ -22,7 +22,7 @@ use tierdb_pmem::Pool;
 /// Victims in a row after which a collection that has gained no chunk gives up.
 const VICTIMS_FOR_A_GAIN: u32 = 16;
 /// Records side by side that are not worth moving to where their neighbours in key order are.
-const LONG_RUN: usize = 8;
+pub const LONG_RUN: usize = 8;
 /// Longest time that a write waits for emptied chunks to become free before it is refused.
 const READERS_GONE: Duration = Duration::from_secs(2);
 

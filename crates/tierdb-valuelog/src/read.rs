@@ -19,6 +19,7 @@ struct Ahead {
     number: usize,
     entry: u64,
     word: Word,
+    device: u8,
     /// Byte of its device.
     at: u64,
     seen: Option<u32>,
@@ -206,26 +207,31 @@ impl<P: Pool, D: Dir> Core<P, D> {
         wanted: &[Option<(u64, Word)>],
         key: impl Fn(usize) -> &'k [u8],
     ) -> Vec<Ready> {
-        let mut by_device: Vec<Vec<Ahead>> = self.storage.devices().iter().map(|_| Vec::new()).collect();
-        let mut ready = Vec::with_capacity(wanted.len());
+        let devices = self.storage.devices();
+        let mut by_device: Vec<_> = devices.iter().map(|_| Vec::with_capacity(wanted.len())).collect();
+        let mut ready: Vec<_> = wanted.iter().map(|_| Ready::Alone).collect();
         // Once for all lookups, each of which would do so by itself.
         let guard = crossbeam_epoch::pin();
-        for (number, wanted) in wanted.iter().enumerate() {
-            ready.push(Ready::Alone);
-            let Some((entry, word)) = *wanted else { continue };
-            let Place::Flash(device, at) = word.place() else { continue };
-            let Some(list) = by_device.get_mut(usize::from(device)).filter(|_| !word.is_large()) else {
-                continue;
-            };
+        let on_flash = |(number, wanted): (usize, &Option<(u64, Word)>)| {
+            let (entry, word) = (*wanted)?;
+            let Place::Flash(device, at) = word.place() else { return None };
             let seen = self.sight(entry, word);
-            if let Some(value) = self.cached(entry, word, seen, key(number)) {
-                ready[number] = Ready::Cached(value);
-            } else {
-                list.push(Ahead { number, entry, word, at, seen });
+            (!word.is_large()).then_some(Ahead { number, entry, word, device, at, seen })
+        };
+        let mut ahead = Vec::with_capacity(wanted.len());
+        ahead.extend(wanted.iter().enumerate().filter_map(on_flash));
+        let copy = |ahead: &Ahead| (self.hsit.aux(ahead.entry).slot(), ahead.entry, ahead.word.0);
+        let copies = self.cache.get_many(&ahead.iter().map(copy).collect::<Vec<_>>(), &guard);
+        for (ahead, copy) in ahead.into_iter().zip(copies) {
+            let key = key(ahead.number);
+            if let Some(value) = copy.or_else(|| self.second_copy(ahead.entry, ahead.word, ahead.seen, key)) {
+                ready[ahead.number] = Ready::Cached(value);
+            } else if let Some(list) = by_device.get_mut(usize::from(ahead.device)) {
+                list.push(ahead);
             }
         }
         drop(guard);
-        for (device, list) in self.storage.devices().iter().zip(by_device) {
+        for (device, list) in devices.iter().zip(by_device) {
             let places: Vec<(u64, Word)> = list.iter().map(|ahead| (ahead.at, ahead.word)).collect();
             let found = device.read_records(&places, Cause::Foreground);
             for (Ahead { number, entry, word, seen, .. }, found) in list.into_iter().zip(found) {
@@ -261,12 +267,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         })
     }
 
-    /// The value of `key` from the cache, or from its second level.
-    fn cached(&self, entry: u64, word: Word, seen: Option<u32>, key: &[u8]) -> Option<Value> {
-        self.cache.get(self.hsit.aux(entry).slot(), entry, word.0).or_else(|| {
-            let (header, bytes) = self.read_victim(word, entry, seen?, key)?;
-            self.admit_and_share(header, bytes, entry, word, seen).ok()?
-        })
+    /// The value of `key` from the cache's second level.
+    fn second_copy(&self, entry: u64, word: Word, seen: Option<u32>, key: &[u8]) -> Option<Value> {
+        let (header, bytes) = self.read_victim(word, entry, seen?, key)?;
+        self.admit_and_share(header, bytes, entry, word, seen).ok()?
     }
 
     /// The record of `key` at `word` in a `filling` of its chunk, from the cache's second level.

@@ -4,8 +4,9 @@
 //! the HSIT does: reclamation and garbage collection move it, and release it when no snapshot needs it.
 
 use crate::word::{Place, Word};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const SHARDS: usize = 64;
 
@@ -18,19 +19,36 @@ struct Replaced {
 
 type Chains = HashMap<u64, Vec<Replaced>>;
 
+/// The replaced words of some entries.
+#[derive(Default)]
+struct Shard {
+    chains: Mutex<Chains>,
+    /// How many chains there are, for those who ask when there are none, as there mostly are. It is raised before a word is
+    /// replaced, so whoever has seen the new word sees that.
+    count: AtomicUsize,
+}
+
+impl Shard {
+    /// The chains, if there are any.
+    #[inline]
+    fn some(&self) -> Option<MutexGuard<'_, Chains>> {
+        (self.count.load(Ordering::Acquire) > 0).then(|| self.chains.lock())
+    }
+}
+
 /// Replaced words by entry, and the snapshots that are open.
 pub struct Versions {
-    shards: Box<[Mutex<Chains>]>,
+    shards: Box<[Shard]>,
     open: Mutex<BTreeMap<u64, u64>>,
 }
 
 impl Versions {
     /// No snapshots.
     pub fn new() -> Self {
-        Versions { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), open: Mutex::default() }
+        Versions { shards: (0..SHARDS).map(|_| Shard::default()).collect(), open: Mutex::default() }
     }
 
-    fn shard(&self, entry: u64) -> &Mutex<Chains> {
+    fn shard(&self, entry: u64) -> &Shard {
         &self.shards[(entry % SHARDS as u64) as usize]
     }
 
@@ -60,7 +78,8 @@ impl Versions {
         let needed_after = oldest.unwrap_or(u64::MAX);
         let mut dropped = Vec::new();
         for shard in &self.shards {
-            shard.lock().retain(|entry, chain| {
+            let Some(mut chains) = shard.some() else { continue };
+            chains.retain(|entry, chain| {
                 chain.retain(|replaced| {
                     let needed = replaced.by > needed_after;
                     if !needed {
@@ -70,31 +89,35 @@ impl Versions {
                 });
                 !chain.is_empty()
             });
+            shard.count.store(chains.len(), Ordering::Release);
         }
         dropped
     }
 
     /// Keeps `word` of `entry`, which write `by` is about to replace. Under the entry's latch.
     pub fn push(&self, entry: u64, by: u64, word: Word) {
-        self.shard(entry).lock().entry(entry).or_default().push(Replaced { by, word });
+        let shard = self.shard(entry);
+        let mut chains = shard.chains.lock();
+        chains.entry(entry).or_default().push(Replaced { by, word });
+        shard.count.store(chains.len(), Ordering::Release);
     }
 
     /// The word of `entry` that a snapshot at `seqno` sees, if it was replaced since.
     pub fn find(&self, entry: u64, seqno: u64) -> Option<Word> {
-        let shard = self.shard(entry).lock();
-        shard.get(&entry)?.iter().find(|replaced| replaced.by > seqno).map(|replaced| replaced.word)
+        let chains = self.shard(entry).some()?;
+        chains.get(&entry)?.iter().find(|replaced| replaced.by > seqno).map(|replaced| replaced.word)
     }
 
     /// The word by which a snapshot keeps the record of `entry` at `place`, if one does.
     pub fn kept(&self, entry: u64, place: Place) -> Option<Word> {
-        let shard = self.shard(entry).lock();
-        shard.get(&entry)?.iter().map(|r| r.word.clean()).find(|word| word.place() == place)
+        let chains = self.shard(entry).some()?;
+        chains.get(&entry)?.iter().map(|r| r.word.clean()).find(|word| word.place() == place)
     }
 
     /// The record of `entry` was copied from `from` to where `to` points. `false` if no snapshot keeps it.
     pub fn relocate(&self, entry: u64, from: Place, to: Word) -> bool {
-        let mut shard = self.shard(entry).lock();
-        let Some(chain) = shard.get_mut(&entry) else { return false };
+        let Some(mut chains) = self.shard(entry).some() else { return false };
+        let Some(chain) = chains.get_mut(&entry) else { return false };
         let Some(replaced) = chain.iter_mut().find(|r| r.word.place() == from) else { return false };
         replaced.word = if replaced.word.is_dirty() { to.dirty() } else { to };
         true
@@ -103,7 +126,7 @@ impl Versions {
     /// Bytes of DRAM, about.
     pub fn memory_bytes(&self) -> u64 {
         let per_entry = (size_of::<(u64, Vec<Replaced>)>() + size_of::<Replaced>()) as u64;
-        self.shards.iter().map(|s| s.lock().capacity() as u64 * per_entry).sum()
+        self.shards.iter().map(|s| s.chains.lock().capacity() as u64 * per_entry).sum()
     }
 }
 

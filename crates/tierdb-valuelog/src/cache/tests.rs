@@ -165,6 +165,13 @@ fn a_slot_answers_only_for_its_entry_at_its_location() {
     assert_eq!(cache.get(Some(slot), 7, 71), None);
     assert_eq!(cache.get(None, 7, 70), None);
     assert_eq!(cache.get(Slot::from_bits(u32::MAX), 7, 70), None);
+    let far = Slot::from_bits(u32::MAX);
+    let wanted = [(Some(slot), 8, 70), (None, 7, 70), (Some(slot), 7, 70), (far, 7, 70), (Some(slot), 7, 71)];
+    let before = cache.stats();
+    let found = cache.get_many(&wanted, &crossbeam_epoch::pin());
+    assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [false, false, true, false, false]);
+    assert_is(found[2].as_ref().unwrap(), 7, 1);
+    assert_eq!((cache.stats().hits - before.hits, cache.stats().misses - before.misses), (1, 4));
 
     cache.relocate(slot, 8, 70, 75);
     cache.relocate(slot, 7, 71, 75);
@@ -178,7 +185,7 @@ fn a_slot_answers_only_for_its_entry_at_its_location() {
     cache.remove(slot, 7);
     assert!(!is_there(&cache, slot, 7, 75));
     let stats = cache.stats();
-    assert_eq!((stats.hits, stats.misses, stats.entries), (1, 4, 0));
+    assert_eq!((stats.hits, stats.misses, stats.entries), (2, 8, 0));
     assert_eq!(audit(&cache), 0);
     assert_eq!(Slot::from_bits(slot.bits()), Some(slot));
 }

@@ -44,14 +44,12 @@ pub struct Chunk {
     longest: u64,
     /// Bytes that were written since it was opened.
     pub filled: u64,
-    /// How often it was made ready to be filled.
-    pub filling: u32,
 }
 
 impl Chunk {
     /// Makes a free chunk ready for records of at least `shortest` bytes.
     pub fn open(&mut self, state: State, shortest: u64, chunk_bytes: u64) {
-        *self = Chunk { state, filling: self.filling.wrapping_add(1), ..Chunk::default() };
+        *self = Chunk { state, ..Chunk::default() };
         self.set_granule(shortest, chunk_bytes);
     }
 

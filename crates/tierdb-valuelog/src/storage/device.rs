@@ -32,6 +32,8 @@ pub struct Device<D: Dir> {
     meter: Meter,
     medium: String,
     chunks: Table<Mutex<Chunk>>,
+    /// How often each chunk was made ready to be filled.
+    fillings: Table<AtomicU32>,
     space: Mutex<Space>,
     spare: Arc<Spare>,
     /// Chunks that become free when the operations that run now have ended.
@@ -111,6 +113,7 @@ impl<D: Dir> Device<D> {
             meter: tier.meter,
             medium,
             chunks: Table::new(),
+            fillings: Table::new(),
             waiting: AtomicU32::new(0),
             space: Mutex::new(Space { free: Vec::new(), end, refused: false }),
             spare: Arc::default(),
@@ -267,8 +270,15 @@ impl<D: Dir> Device<D> {
             self.space.lock().free.push(chunk);
             return Err(error);
         }
-        self.chunks.get(u64::from(chunk)).lock().open(state, shortest, self.chunk_bytes);
+        self.open_chunk(chunk, state, shortest);
         Ok(chunk)
+    }
+
+    /// Makes a free chunk ready for records of at least `shortest` bytes.
+    pub fn open_chunk(&self, chunk: u32, state: State, shortest: u64) {
+        // Before anything is written to it: who has read what is written then finds another filling than before.
+        self.fillings.get(u64::from(chunk)).fetch_add(1, Ordering::AcqRel);
+        self.with_chunk(chunk, |chunk| chunk.open(state, shortest, self.chunk_bytes));
     }
 
     fn no_space(&self, space: &Space) -> Error {
@@ -325,7 +335,7 @@ impl<D: Dir> Device<D> {
     /// Tells one filling of the chunk that holds byte `at` from the next.
     pub fn filling(&self, at: u64) -> u32 {
         let (number, _) = self.chunk_of(at);
-        self.chunks.existing(u64::from(number)).map_or(0, |chunk| chunk.lock().filling)
+        self.fillings.existing(u64::from(number)).map_or(0, |filling| filling.load(Ordering::Acquire))
     }
 
     /// Chunk number, and byte in it, of byte `at` of the file.
@@ -560,7 +570,10 @@ impl<D: Dir> Device<D> {
             .filter_map(|n| self.chunks.existing(u64::from(n)))
             .map(|chunk| chunk.lock().memory_bytes())
             .sum();
-        self.chunks.memory_bytes() + bitmaps + self.space.lock().free.capacity() as u64 * 4
+        self.chunks.memory_bytes()
+            + self.fillings.memory_bytes()
+            + bitmaps
+            + self.space.lock().free.capacity() as u64 * 4
     }
 }
 

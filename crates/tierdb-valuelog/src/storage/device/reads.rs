@@ -5,6 +5,7 @@ use crate::record::Header;
 use crate::word::Word;
 use parking_lot::Mutex;
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::Arc;
 use tierdb_base::Result;
 use tierdb_device::{AlignedBuf, BLOCK, Cause, Dir};
@@ -88,8 +89,8 @@ impl Found {
 struct Span {
     start: u64,
     end: u64,
-    /// The numbers of the records in it.
-    records: Vec<usize>,
+    /// Which of the places, in order, are in it.
+    places: Range<usize>,
 }
 
 /// Whether a record at byte `at` is read at once with one that ends at byte `end`.
@@ -97,18 +98,18 @@ pub fn is_beside(end: u64, at: u64) -> bool {
     (end..=end + MOST_GAP).contains(&at)
 }
 
-/// Spans for `places`: the number, first and last byte of each record.
-fn spans(mut places: Vec<(usize, u64, u64)>) -> Vec<Span> {
+/// Puts `places` (the number, first and last byte of each record) in order, and says which to read at once.
+fn spans(places: &mut [(usize, u64, u64)]) -> Vec<Span> {
     places.sort_unstable_by_key(|(_, start, _)| *start);
-    let mut spans: Vec<Span> = Vec::new();
-    for (number, start, end) in places {
+    let mut spans: Vec<Span> = Vec::with_capacity(places.len().min(16));
+    for (at, (_, start, end)) in places.iter().enumerate() {
         let (start, end) = (start / BLOCK * BLOCK, end.next_multiple_of(BLOCK));
         match spans.last_mut() {
             Some(last) if start <= last.end + MOST_GAP && end.max(last.end) - last.start <= MOST_SPAN => {
                 last.end = end.max(last.end);
-                last.records.push(number);
+                last.places.end = at + 1;
             }
-            _ => spans.push(Span { start, end, records: vec![number] }),
+            _ => spans.push(Span { start, end, places: at..at + 1 }),
         }
     }
     spans
@@ -151,7 +152,9 @@ impl<D: Dir> Device<D> {
             let len = word.max_len(self.chunk_bytes).min(self.chunk_bytes - offset).min(FIRST_READ);
             (chunk < in_file).then_some((number, *at, at + len))
         };
-        let mut spans = spans(wanted.iter().enumerate().filter_map(place).collect());
+        let mut places = Vec::with_capacity(wanted.len());
+        places.extend(wanted.iter().enumerate().filter_map(place));
+        let mut spans = spans(&mut places);
         let mut reads = Vec::with_capacity(spans.len());
         spans.retain(|span| {
             let buf = self.spare.take((span.end - span.start) as usize);
@@ -164,8 +167,8 @@ impl<D: Dir> Device<D> {
                 continue;
             }
             let (at_once, buf) =
-                (span.records.len(), Arc::new(Lent { bytes: buf, spare: self.spare.clone() }));
-            for number in span.records {
+                (span.places.len(), Arc::new(Lent { bytes: buf, spare: self.spare.clone() }));
+            for &(number, ..) in &places[span.places] {
                 let from = (wanted[number].0 - start) as usize;
                 found[number] = Some(Found { buf: buf.clone(), from, at_once });
             }
@@ -204,9 +207,13 @@ mod tests {
     #[test]
     fn what_lies_side_by_side_is_read_at_once() {
         let spans = |places: &[(u64, u64)]| {
-            let places = places.iter().enumerate().map(|(number, (at, end))| (number, *at, *end)).collect();
-            let show = |span: Span| (span.start / BLOCK, span.end / BLOCK, span.records);
-            super::spans(places).into_iter().map(show).collect::<Vec<_>>()
+            let numbered = places.iter().enumerate().map(|(number, (at, end))| (number, *at, *end));
+            let mut places: Vec<_> = numbered.collect();
+            let spans = super::spans(&mut places);
+            let records =
+                |span: &Span| places[span.places.clone()].iter().map(|(number, ..)| *number).collect();
+            let show = |span: &Span| (span.start / BLOCK, span.end / BLOCK, records(span));
+            spans.iter().map(show).collect::<Vec<(u64, u64, Vec<usize>)>>()
         };
         assert_eq!(spans(&[]), []);
         assert_eq!(spans(&[(5000, 5100), (100, 300), (300, 4097)]), [(0, 2, vec![1, 2, 0])]);
