@@ -1,6 +1,7 @@
 //! How the engine is set up: sizes and thresholds.
 
 use crate::levels::{FIRST, MOST};
+use crate::tune::USUALLY_PINNED;
 use std::ops::RangeInclusive;
 use tierdb_base::{Error, Result};
 use tierdb_engine::Background;
@@ -44,7 +45,7 @@ pub struct Options {
     /// Fill at which it stops. Default 95, below `high_pct`.
     pub low_pct: u8,
     /// Share of the tracked keys, in percent, that are popular enough to stay: 0..=100, or `None` to look for the best
-    /// by hill climbing on throughput and writes to flash. Default 50, of twice as many keys as PrismDB (§6: 70).
+    /// by hill climbing on throughput and writes to flash. Default 20, of twice as many keys as PrismDB (§6: 70).
     pub pinned_pct: Option<u8>,
     /// Most bytes a day that are written to each flash directory, in their order; any to one for which there is `None`, or
     /// nothing at all. Default: nothing. When all directories have spent theirs, the fast tier is filled up to the last percent, then
@@ -91,7 +92,7 @@ impl Options {
             table_bytes: (pool_len / 16).clamp(256 << 10, 8 << 20),
             high_pct: 98,
             low_pct: 95,
-            pinned_pct: Some(50),
+            pinned_pct: Some(USUALLY_PINNED),
             flash_bytes_per_day: Vec::new(),
             tracked_pct: 100,
             table_parts_pct: 12,

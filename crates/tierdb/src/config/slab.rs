@@ -10,7 +10,7 @@ use tierdb_base::{ByteSize, Error, Result};
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Slab {
-    /// How many of the keys that are tracked stay on the fast tier, in percent: 0 to 100, or `"auto"`. Default 50.
+    /// How many of the keys that are tracked stay on the fast tier, in percent: 0 to 100, or `"auto"`. Default 20.
     ///
     /// With `"auto"` it is looked for while the store runs: up or down by five at a time, as long as operations a second,
     /// divided by one plus the bytes of tables for each byte that callers write, get more. Lower it where flash is
