@@ -45,7 +45,7 @@ pub struct Options {
     /// Fill at which it stops. Default 95, below `high_pct`.
     pub low_pct: u8,
     /// Share of the tracked keys, in percent, that are popular enough to stay: 0..=100, or `None` to look for the best
-    /// by hill climbing on throughput and writes to flash. Default 20, of twice as many keys as PrismDB (§6: 70).
+    /// by hill climbing on reads from flash and writes to it. Default 20, of twice as many keys as PrismDB (§6: 70).
     pub pinned_pct: Option<u8>,
     /// Most bytes a day that are written to each flash directory, in their order; any to one for which there is `None`, or
     /// nothing at all. Default: nothing. When all directories have spent theirs, the fast tier is filled up to the last percent, then

@@ -133,6 +133,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         };
         let progress = Progress {
             operations: now.fast + now.flash + now.writes,
+            flash_reads: c.flash_hits.get(),
             user_bytes: c.user_bytes.get(),
             table_bytes: c.table_bytes.get(),
         };

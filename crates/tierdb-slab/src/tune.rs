@@ -9,33 +9,92 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// paper tracks, and a higher share was measured to write more to flash for hardly more hits (`docs/performance.md`,
 /// Figure 11c).
 pub const USUALLY_PINNED: u8 = 20;
-/// Percent points by which the threshold is moved.
-const STEP: i16 = 5;
-/// A period has at least so many operations, and takes at least so long.
+/// Percent points from one setting to the next.
+const STEP: u8 = 10;
+const SETTINGS: usize = 100 / STEP as usize + 1;
+/// A period has at least so many operations, takes at least so long, and goes on for up to the other time until so many bytes of
+/// tables were written.
 const OPERATIONS: u64 = 1 << 16;
 const PERIOD: Duration = Duration::from_secs(2);
-/// Scores that differ by less than this share are taken for the same.
-const NOISE: f64 = 0.01;
+const LONG_PERIOD: Duration = Duration::from_secs(10);
+const TABLE_BYTES: u64 = 64 << 20;
+/// What an operation takes, in what it takes without flash; what a read from flash adds, and a byte of tables, which is also read.
+const FLASH_READ: f64 = 8.0;
+const TABLE_BYTE: f64 = 1.0 / 1024.0;
 /// Flash writes count against throughput: a period in which as many bytes are written to flash as callers write
 /// has its score halved.
 const WEAR_WEIGHT: f64 = 1.0;
+/// How much of a new score goes into what is known of a setting.
+const NEW: f64 = 0.5;
+/// A score that differs from what was known by more than this share is of another workload.
+const CHANGE: f64 = 0.15;
+/// Scores that differ by less than this share are taken for the same: then the lower setting is better, which moves less.
+const SAME: f64 = 0.02;
+/// Periods after which a setting is tried again.
+const STALE: u32 = 8;
 
 /// What was counted up to a moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
     /// Operations.
     pub operations: u64,
+    /// Reads that flash answered.
+    pub flash_reads: u64,
     /// Bytes that callers wrote.
     pub user_bytes: u64,
     /// Bytes of tables written.
     pub table_bytes: u64,
 }
 
+impl Progress {
+    fn since(self, start: Progress) -> Progress {
+        Progress {
+            operations: self.operations - start.operations,
+            flash_reads: self.flash_reads - start.flash_reads,
+            user_bytes: self.user_bytes - start.user_bytes,
+            table_bytes: self.table_bytes - start.table_bytes,
+        }
+    }
+
+    /// How good a period was: the throughput that its flash I/O allows, divided for wear. The throughput that was had would tell how
+    /// much callers asked for, and what else the machine did.
+    fn score(&self) -> f64 {
+        let (flash_reads, written) = (self.flash_reads as f64, self.table_bytes as f64);
+        let time = 1.0 + (flash_reads * FLASH_READ + written * TABLE_BYTE) / self.operations.max(1) as f64;
+        let wear = if self.user_bytes > 0 { (written / self.user_bytes as f64).min(10.0) } else { 0.0 };
+        1.0 / (time * (1.0 + WEAR_WEIGHT * wear))
+    }
+}
+
 struct Climb {
     began: Instant,
     start: Progress,
-    before: Option<f64>,
-    direction: i16,
+    period: u32,
+    /// What is known of each setting: its score, and in which period it was had last.
+    known: [Option<(f64, u32)>; SETTINGS],
+}
+
+impl Climb {
+    /// Takes the score of a period in setting `at`, and says in which to go on: the best that is known of it and its
+    /// neighbours, the lowest if several are; if that is `at`, a neighbour that is not known, or not any more.
+    fn next(&mut self, at: usize, score: f64) -> usize {
+        self.period += 1;
+        let mut now = score;
+        match self.known[at] {
+            Some((before, _)) if (score / before - 1.0).abs() > CHANGE => self.known = [None; SETTINGS],
+            Some((before, _)) => now = before + (score - before) * NEW,
+            None => {}
+        }
+        self.known[at] = Some((now, self.period));
+        let near = || at.saturating_sub(1)..=(at + 1).min(SETTINGS - 1);
+        let score = |setting: usize| self.known[setting].map_or(0.0, |(score, _)| score);
+        let enough = near().map(score).fold(0.0, f64::max) * (1.0 - SAME);
+        let best = near().find(|setting| score(*setting) >= enough).unwrap_or(at);
+        let is_unknown =
+            |setting: &usize| self.known[*setting].is_none_or(|(_, period)| self.period - period > STALE);
+        // Only from where it is best: else one unknown setting would lead to the next.
+        if best == at { near().find(is_unknown).unwrap_or(at) } else { best }
+    }
 }
 
 /// The share of tracked keys that are pinned: fixed, or found by hill climbing.
@@ -48,7 +107,7 @@ impl PinnedShare {
     /// A fixed share in percent, or one that is looked for, from the usual one on.
     pub fn new(fixed: Option<u8>) -> Self {
         let climb =
-            Climb { began: Instant::now(), start: Progress::default(), before: None, direction: STEP };
+            Climb { began: Instant::now(), start: Progress::default(), period: 0, known: [None; SETTINGS] };
         let climb = fixed.is_none().then(|| Mutex::new(climb));
         PinnedShare { pct: AtomicU8::new(fixed.unwrap_or(USUALLY_PINNED)), climb }
     }
@@ -58,28 +117,18 @@ impl PinnedShare {
         self.pct.load(Ordering::Relaxed)
     }
 
-    /// Goes a step up or down, if a period is over at `now`: on in the same direction if the last step did good, back
-    /// if it did harm.
+    /// Goes a step up or down, or stays, if a period is over at `now`.
     pub fn look(&self, progress: Progress, now: Instant) {
         let Some(mut climb) = self.climb.as_ref().and_then(Mutex::try_lock) else { return };
-        let operations = progress.operations - climb.start.operations;
+        let passed = progress.since(climb.start);
         let time = now.saturating_duration_since(climb.began);
-        if operations < OPERATIONS || time < PERIOD {
+        let few = passed.table_bytes < TABLE_BYTES && passed.user_bytes > 0;
+        if passed.operations < OPERATIONS || time < PERIOD || few && time < LONG_PERIOD {
             return;
         }
-        let written = (progress.table_bytes - climb.start.table_bytes) as f64;
-        let user = (progress.user_bytes - climb.start.user_bytes) as f64;
-        let wear = if user > 0.0 { (written / user).min(10.0) } else { 0.0 };
-        let score = operations as f64 / time.as_secs_f64() / (1.0 + WEAR_WEIGHT * wear);
-        if climb.before.is_some_and(|before| score < before * (1.0 - NOISE)) {
-            climb.direction = -climb.direction;
-        }
-        let pct = i16::from(self.pct()) + climb.direction;
-        if !(0..=100).contains(&pct) {
-            climb.direction = -climb.direction;
-        }
-        self.pct.store(pct.clamp(0, 100) as u8, Ordering::Relaxed);
-        *climb = Climb { began: now, start: progress, before: Some(score), direction: climb.direction };
+        let next = climb.next(usize::from(self.pct() / STEP), passed.score());
+        self.pct.store(next as u8 * STEP, Ordering::Relaxed);
+        (climb.began, climb.start) = (now, progress);
     }
 }
 
@@ -162,28 +211,47 @@ impl WearBudget {
 mod tests {
     use super::*;
 
-    /// Climbs for a while on a hill whose top is at `top` percent, and returns where it is.
-    fn climb(share: &PinnedShare, progress: &mut Progress, now: &mut Instant, top: f64) -> f64 {
-        for _ in 0..60 {
-            *now += PERIOD;
+    /// Climbs for a while on a hill whose top is at `top` percent, where every score is wrong by up to `noise`, and returns where it
+    /// is most of the time after that.
+    fn climb(share: &PinnedShare, progress: &mut Progress, now: &mut Instant, top: f64, noise: f64) -> f64 {
+        let mut rng = fastrand::Rng::with_seed(top as u64);
+        let mut found = Vec::new();
+        for _ in 0..100 {
+            *now += LONG_PERIOD;
             let distance = (f64::from(share.pct()) - top) / 100.0;
-            progress.operations += (OPERATIONS as f64 * 4.0 * (1.0 - distance * distance)) as u64;
+            let share_of_flash = 0.2 + distance * distance;
+            let wrong = 1.0 + (rng.f64() * 2.0 - 1.0) * noise;
+            progress.operations += OPERATIONS;
+            progress.flash_reads += (OPERATIONS as f64 * share_of_flash * wrong) as u64;
             share.look(*progress, *now);
+            found.push(f64::from(share.pct()));
         }
-        f64::from(share.pct())
+        let late = &mut found[50..];
+        late.sort_by(f64::total_cmp);
+        late[late.len() / 2]
     }
 
     #[test]
     fn the_share_climbs_to_the_top_and_follows_it() {
         let share = PinnedShare::new(None);
         let (mut progress, mut now) = (Progress::default(), Instant::now());
-        for top in [20.0, 90.0, 50.0] {
-            let found = climb(&share, &mut progress, &mut now, top);
-            assert!((found - top).abs() <= 20.0, "{found} for {top}");
+        for (top, noise) in [(20.0, 0.0), (90.0, 0.0), (50.0, 0.0), (0.0, 0.05), (80.0, 0.05)] {
+            let found = climb(&share, &mut progress, &mut now, top, noise);
+            assert!((found - top).abs() <= 10.0, "{found} for {top}");
         }
         let fixed = PinnedShare::new(Some(33));
-        climb(&fixed, &mut progress, &mut now, 90.0);
+        climb(&fixed, &mut progress, &mut now, 90.0, 0.0);
         assert_eq!(fixed.pct(), 33);
+    }
+
+    #[test]
+    fn writes_to_flash_count_against_a_period() {
+        let period = |flash_reads, table_bytes| {
+            Progress { operations: 1000, flash_reads, user_bytes: 100_000, table_bytes }.score()
+        };
+        assert!(period(100, 0) > period(110, 0) && period(100, 0) > period(100, 10_000));
+        assert!(period(100, 0) > 1.9 * period(100, 100_000), "as much to flash as callers wrote");
+        assert_eq!(Progress { operations: 1000, ..Progress::default() }.score(), 1.0);
     }
 
     #[test]

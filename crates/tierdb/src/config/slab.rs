@@ -12,8 +12,9 @@ use tierdb_base::{ByteSize, Error, Result};
 pub struct Slab {
     /// How many of the keys that are tracked stay on the fast tier, in percent: 0 to 100, or `"auto"`. Default 20.
     ///
-    /// With `"auto"` it is looked for while the store runs: up or down by five at a time, as long as operations a second,
-    /// divided by one plus the bytes of tables for each byte that callers write, get more. Lower it where flash is
+    /// With `"auto"` it is looked for while the store runs: up or down by ten at a time, as long as the throughput that reads
+    /// from flash and writes of tables leave, divided by one plus the bytes of tables for each byte that callers write, gets
+    /// more. Lower it where flash is
     /// written too much for too few keys (`tierdb stat`: flash bytes a key), raise it where flash serves too many reads.
     /// *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
