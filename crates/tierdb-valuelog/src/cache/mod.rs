@@ -172,23 +172,23 @@ impl Cache {
     /// As [`Cache::get`] for each of `wanted`, in their order. Memory is asked for all at once, so it takes less time than
     /// one by one.
     pub fn get_many(&self, wanted: &[(Option<Slot>, u64, u64)], guard: &Guard) -> Vec<Option<Value>> {
-        let cell = |&(slot, ..): &(Option<Slot>, _, _)| self.table.get(slot?.index());
-        let cells: Vec<_> = wanted.iter().map(cell).collect();
-        let copies = cells.into_iter().map(|cell| Some((cell?, cell?.cached.get(guard)?)));
-        let copies: Vec<_> = copies.collect();
-        let right = copies
-            .into_iter()
-            .zip(wanted)
-            .map(|(copy, (_, entry, word))| copy.filter(|(_, cached)| cached.is(*entry, *word)));
-        let right: Vec<_> = right.collect();
-        let hits = right.iter().flatten().count() as u64;
+        let copy = |slot: Option<Slot>| {
+            let cell = self.table.get(slot?.index())?;
+            Some((cell, cell.cached.get(guard)?))
+        };
+        // Three rounds, so that no look into memory waits for the one before it.
+        let mut copies: Vec<_> = wanted.iter().map(|(slot, ..)| copy(*slot)).collect();
+        for (copy, (_, entry, word)) in copies.iter_mut().zip(wanted) {
+            *copy = copy.filter(|(_, cached)| cached.is(*entry, *word));
+        }
+        let hits = copies.iter().flatten().count() as u64;
         self.hits.add(hits);
         self.misses.add(wanted.len() as u64 - hits);
         let value = |(cell, cached): (&Cell, &Cached)| {
             cell.touch(self.policy.max_heat);
             cached.value()
         };
-        right.into_iter().map(|copy| copy.map(value)).collect()
+        copies.into_iter().map(|copy| copy.map(value)).collect()
     }
 
     /// Caches the record of `entry` just read at `word` in a `filling` of its chunk, of which `value` is the part that
