@@ -132,7 +132,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             writes: c.puts.get() + c.deletes.get() + c.batches.get(),
         };
         let progress = Progress {
-            operations: now.fast + now.flash + now.writes,
+            operations: now.operations(),
             flash_reads: c.flash_hits.get(),
             user_bytes: c.user_bytes.get(),
             table_bytes: c.table_bytes.get(),
