@@ -21,6 +21,8 @@ pub struct Counters {
     pub reclaimed_records: Counter,
     /// Records in the write buffer that needed no move: replaced before they were reclaimed.
     pub absorbed_records: Counter,
+    /// Of those reclaimed, the ones that the value cache took along.
+    pub cached_by_reclaim: Counter,
     pub collected_chunks: Counter,
     pub collected_records: Counter,
     pub rewritten_ranges: Counter,

@@ -135,16 +135,21 @@ impl<P: Pool, D: Dir> Core<P, D> {
     fn commit(&self, appender: &mut Appender<D, Moving>) -> Result<()> {
         let stored = appender.commit()?;
         self.counters.reclaimed_records.add(stored.len() as u64);
-        self.swing(stored);
+        self.swing(&stored);
+        for Stored { with: (entry, from), word } in stored {
+            if self.hsit.aux(entry).is_wanted() && self.admit_moved(entry, from, word) {
+                self.counters.cached_by_reclaim.add(1);
+            }
+        }
         Ok(())
     }
 
     /// Publishes the new words of records that were copied, where the old ones still stand, and drains
     /// them. What nobody needs any more is released. Returns the places that were left.
-    fn swing(&self, stored: Vec<Stored<Moving>>) {
+    fn swing(&self, stored: &[Stored<Moving>]) {
         let guard = crossbeam_epoch::pin();
         let mut left = Vec::with_capacity(stored.len());
-        for Stored { with: (entry, from), word: to } in stored {
+        for &Stored { with: (entry, from), word: to } in stored {
             let latched = self.hsit.latch(entry);
             if let Some(now) = self.hsit.swing(entry, from, to) {
                 if let Some(slot) = self.hsit.aux(entry).slot() {
@@ -298,7 +303,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     fn commit_collected(&self, appender: &mut Appender<D, Moving>) -> Result<()> {
         let stored = appender.commit()?;
-        self.swing(stored);
+        self.swing(&stored);
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 use crate::core::Core;
 use crate::record::{HEADER, Header, Kind};
 use crate::storage::{Found, Record};
-use crate::word::{Place, Word};
+use crate::word::{Aux, Place, Word};
 use std::sync::Arc;
 use tierdb_base::Result;
 use tierdb_device::{Cause, Dir};
@@ -126,6 +126,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 match read {
                     Some((header, bytes)) if header.key(&bytes) == key => {
                         self.counters.ring_hits.add(1);
+                        self.hsit.update_aux(entry, Aux::wanted);
                         match self.value_of(header, bytes)? {
                             Some(value) => Ok(Some(Some(value))),
                             None if !still() => Ok(None),
@@ -348,30 +349,53 @@ impl<P: Pool, D: Dir> Core<P, D> {
         word: Word,
         seen: Option<u32>,
     ) -> Result<Option<Value>> {
-        if let Some(filling) = seen.filter(|_| header.kind != Kind::Parts)
-            && let Some(slot) =
-                self.cache.insert(entry, (word.0, filling), record.clone(), header.body_range())
-        {
-            // A slot that is there already holds a copy that was evicted, or that another reader has just made.
-            let before = self.hsit.update_aux(entry, |aux| aux.with_slot(Some(slot)));
-            if let Some(other) = before.slot() {
-                self.cache.remove(other, entry);
-            }
-            if self.sight(entry, word) != seen {
-                // Whoever replaced the word may have looked before the slot was there.
-                self.uncache(entry);
-            }
-            if self.cache.pressure() {
-                self.work.want_upkeep();
-            }
+        if let Some(filling) = seen {
+            self.admit((&header, &record), entry, (word, filling), false);
         }
         self.value_of(header, record)
     }
 
-    /// Takes the entry's value out of the cache.
-    pub fn uncache(&self, entry: u64) {
-        if let Some(slot) = self.hsit.update_aux(entry, |aux| aux.with_slot(None)).slot() {
-            self.cache.remove(slot, entry);
+    /// Caches the record of `entry`, if the cache takes it, and if the word has been that of the entry, in that filling of its
+    /// chunk, since before it was read. Says whether the cache took it.
+    fn admit(
+        &self,
+        (header, record): (&Header, &Arc<[u8]>),
+        entry: u64,
+        (word, filling): (Word, u32),
+        known: bool,
+    ) -> bool {
+        if header.kind == Kind::Parts {
+            return false;
         }
+        let (origin, value) = ((word.0, filling), header.body_range());
+        let Some(slot) = self.cache.insert(entry, origin, record.clone(), value, known) else { return false };
+        // A slot that is there already holds a copy that was evicted, or that another reader has just made.
+        let before = self.hsit.update_aux(entry, |aux| aux.with_slot(Some(slot)));
+        if let Some(other) = before.slot() {
+            self.cache.remove(other, entry);
+        }
+        if self.sight(entry, word) != Some(filling) {
+            // Whoever replaced the word may have looked before the slot was there.
+            self.uncache(entry);
+        }
+        if self.cache.pressure() {
+            self.work.want_upkeep();
+        }
+        true
+    }
+
+    /// Caches the record of `entry` that was copied from the write buffer, where it still is, to where `word` points, and
+    /// says whether the cache took it.
+    pub fn admit_moved(&self, entry: u64, from: Place, word: Word) -> bool {
+        let Place::Ring(at) = from else { return false };
+        let Some(filling) = self.sight(entry, word) else { return false };
+        let Ok(Some((header, record))) = self.read_ring(at, word, entry) else { return false };
+        self.admit((&header, &record), entry, (word, filling), true)
+    }
+
+    /// Takes the entry's value out of the cache. If it was there, says whether it was read lately.
+    pub fn uncache(&self, entry: u64) -> Option<bool> {
+        let slot = self.hsit.update_aux(entry, |aux| aux.with_slot(None)).slot();
+        self.cache.remove(slot?, entry)
     }
 }

@@ -102,6 +102,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("stalls", c.stalls.get()),
                 ("reclaimed_records", c.reclaimed_records.get()),
                 ("absorbed_records", c.absorbed_records.get()),
+                ("cached_by_reclaim", c.cached_by_reclaim.get()),
                 ("collected_chunks", c.collected_chunks.get()),
                 ("collected_records", c.collected_records.get()),
                 ("rewritten_ranges", c.rewritten_ranges.get()),

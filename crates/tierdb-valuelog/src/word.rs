@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! word 0, persistent                                      word 1, meaningless after a crash
-//!  63    62..61  60..49  48..45   44..41  40..0            63       62..32  31..0
-//! ┌─────┬───────┬───────┬────────┬───────┬─────────┐      ┌─────────┬──────┬──────────┐
-//! │dirty│ kind  │ tag   │ length │device │ address │      │ pending │ zero │ cache    │
-//! │     │       │       │ class  │       │ /32     │      │         │      │ slot     │
-//! └─────┴───────┴───────┴────────┴───────┴─────────┘      └─────────┴──────┴──────────┘
+//!  63    62..61  60..49  48..45   44..41  40..0            63       62      61..32  31..0
+//! ┌─────┬───────┬───────┬────────┬───────┬─────────┐      ┌─────────┬────────┬──────┬──────────┐
+//! │dirty│ kind  │ tag   │ length │device │ address │      │ pending │ wanted │ zero │ cache    │
+//! │     │       │       │ class  │       │ /32     │      │         │        │      │ slot     │
+//! └─────┴───────┴───────┴────────┴───────┴─────────┘      └─────────┴────────┴──────┴──────────┘
 //! ```
 //!
 //! * *kind*: 0 none (the key is not there), 1 write buffer (address in the pool), 2 Value Storage (address
@@ -34,6 +34,7 @@ pub const MAX_ADDRESS: u64 = UNIT << 41;
 
 const DIRTY: u64 = 1 << 63;
 const PENDING: u64 = 1 << 63;
+const WANTED: u64 = 1 << 62;
 /// Bits of a seqno in the word of a deleted key.
 const NUMBER_BITS: u32 = 29;
 
@@ -213,7 +214,7 @@ pub fn class_of(len: u64) -> u8 {
     CLASS_BYTES.iter().position(|most| len <= *most).unwrap_or(usize::from(LARGE) - 1) as u8
 }
 
-/// HSIT word 1: the cache slot of the value, and whether a batch is being installed.
+/// HSIT word 1: the cache slot of the value, whether a batch is being installed, and whether the value is wanted in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Aux(pub u64);
 
@@ -230,13 +231,26 @@ impl Aux {
         Aux(if pending { self.0 | PENDING } else { self.0 & !PENDING })
     }
 
+    /// Whether the value was read in the write buffer, or took the place of a cached one: then it is to be cached as it leaves
+    /// the write buffer.
+    #[inline]
+    pub fn is_wanted(self) -> bool {
+        self.0 & WANTED != 0
+    }
+
+    /// The same, with the value wanted in the cache.
+    #[must_use]
+    pub fn wanted(self) -> Aux {
+        Aux(self.0 | WANTED)
+    }
+
     /// The cache slot, if the value is cached.
     #[inline]
     pub fn slot(self) -> Option<Slot> {
         Slot::from_bits(self.0 as u32)
     }
 
-    /// The same with another slot.
+    /// The same with another slot, and not wanted.
     #[must_use]
     pub fn with_slot(self, slot: Option<Slot>) -> Aux {
         Aux((self.0 & PENDING) | u64::from(slot.map_or(0, Slot::bits)))

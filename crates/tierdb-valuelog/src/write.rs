@@ -9,7 +9,7 @@ use crate::core::Core;
 use crate::long::PartList;
 use crate::record::{HEADER, Kind, encode, stored_len};
 use crate::storage::Appender;
-use crate::word::{Place, Word};
+use crate::word::{Aux, Place, Word};
 use crossbeam_epoch::Guard;
 use std::cell::RefCell;
 use tierdb_base::{Error, Result, check_key, check_value};
@@ -19,6 +19,10 @@ use tierdb_pmem::Pool;
 
 /// Most bytes that inserting a key flushes: the index's, and a page of new HSIT entries.
 pub const INDEX_ADMIT: u64 = crate::index::ADMIT_BYTES + crate::pages::PAGE + 256;
+
+/// How many times, on average, a cached value is replaced without being read in between before its key is no longer taken for
+/// one that is read. The tag of a word is the dice.
+const UNREAD_WRITES: u16 = 8;
 
 thread_local! {
     static RECORD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -210,8 +214,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         // durable by its readers.
         let dirty = durability == Durability::Durable || !self.ordered;
         self.hsit.publish(entry, if dirty { new.dirty() } else { new });
-        if self.hsit.aux(entry).slot().is_some() {
-            self.uncache(entry);
+        if self.hsit.aux(entry).slot().is_some()
+            && let Some(was_read) = self.uncache(entry)
+            && (was_read || !new.tag().is_multiple_of(UNREAD_WRITES))
+        {
+            self.hsit.update_aux(entry, Aux::wanted);
         }
         if !kept {
             self.discard(entry, old.clean(), guard);

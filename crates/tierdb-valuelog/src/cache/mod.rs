@@ -60,8 +60,12 @@ struct Cached {
     end: u32,
     entry: u64,
     word: AtomicU64,
-    /// The word that it was read by, and the filling of its chunk then.
-    origin: (u64, u32),
+    /// The word that it was read by.
+    origin: u64,
+    /// The filling of its chunk then.
+    filling: u32,
+    /// The entry's value was read before this copy came.
+    known: bool,
 }
 
 impl Cached {
@@ -192,7 +196,7 @@ impl Cache {
     }
 
     /// Caches the record of `entry` just read at `word` in a `filling` of its chunk, of which `value` is the part that
-    /// readers want. Returns the slot to publish.
+    /// readers want. It is `known` if the value was read before. Returns the slot to publish.
     ///
     /// `None` if it is not to be cached: it is larger than an eighth of the capacity, or the cache is full
     /// and there is not soon room. A reader that finds the cache full makes room itself, in bounded time;
@@ -203,9 +207,10 @@ impl Cache {
     pub fn insert(
         &self,
         entry: u64,
-        (word, filling): (u64, u32),
+        (origin, filling): (u64, u32),
         record: Arc<[u8]>,
         value: Range<usize>,
+        known: bool,
     ) -> Option<Slot> {
         assert!(value.start <= value.end && value.end <= record.len(), "the value lies inside the record");
         let cost = cost(record.len());
@@ -217,8 +222,8 @@ impl Cache {
         }
         let (start, end) = (value.start as u32, value.end as u32);
         self.entries.fetch_add(1, Relaxed);
-        let origin = (word, filling);
-        let cached = Box::new(Cached { record, start, end, entry, word: AtomicU64::new(word), origin });
+        let word = AtomicU64::new(origin);
+        let cached = Box::new(Cached { record, start, end, entry, word, origin, filling, known });
         let slot = self.place(cached);
         if slot.is_none() {
             self.entries.fetch_sub(1, Relaxed);
@@ -235,13 +240,15 @@ impl Cache {
         });
     }
 
-    /// Drops the copy of `entry`, if `slot` holds one.
-    pub fn remove(&self, slot: Slot, entry: u64) {
-        if let Some(cell) = self.table.get(slot.index())
-            && self.empty(cell, |cached| cached.entry == entry, &epoch::pin()).is_some()
-        {
+    /// Drops the copy of `entry`, if `slot` holds one, and says whether that was read since the policy last looked.
+    pub fn remove(&self, slot: Slot, entry: u64) -> Option<bool> {
+        let cell = self.table.get(slot.index())?;
+        let was_read = cell.heat.load(Relaxed) > 0;
+        let held = self.empty(cell, |cached| cached.entry == entry, &epoch::pin()).is_some();
+        if held {
             self.table.queue(slot.index());
         }
+        held.then_some(was_read)
     }
 
     /// Says that a scan found these slots, of these entries, in this order of keys. When one of them is

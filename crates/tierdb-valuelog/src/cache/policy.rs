@@ -58,9 +58,9 @@ impl Policy {
         count * self.memory_pct / 100
     }
 
-    /// The list a new copy enters; `remembered` if it was evicted lately.
-    pub fn entrance(self, remembered: bool) -> Which {
-        if remembered { Which::Active } else { Which::Inactive }
+    /// The list a new copy enters; `known` if the value was evicted or read lately.
+    pub fn entrance(self, known: bool) -> Which {
+        if known { Which::Active } else { Which::Inactive }
     }
 
     /// The list whose tail is looked at next: the active one if it has more than nine tenths of the bytes.

@@ -313,7 +313,9 @@ mod tests {
             end: 0,
             entry: 0,
             word: Default::default(),
-            origin: (0, 0),
+            origin: 0,
+            filling: 0,
+            known: false,
         })
     }
 

@@ -74,7 +74,7 @@ impl Index {
             return true;
         }
         if let Some(new) =
-            cache.insert(entry, (word, 0), record(entry, version(word), len), 16..16 + len.max(16))
+            cache.insert(entry, (word, 0), record(entry, version(word), len), 16..16 + len.max(16), false)
         {
             let old = slot.map_or(0, |slot| u64::from(slot.bits()));
             let published = self.slots[entry as usize]
@@ -159,7 +159,7 @@ fn audit(cache: &Cache) -> u64 {
 #[test]
 fn a_slot_answers_only_for_its_entry_at_its_location() {
     let cache = Cache::new(1 << 20);
-    let slot = cache.insert(7, (70, 0), record(7, 1, 100), 16..116).unwrap();
+    let slot = cache.insert(7, (70, 0), record(7, 1, 100), 16..116, false).unwrap();
     assert_is(&cache.get(Some(slot), 7, 70).unwrap(), 7, 1);
     assert_eq!(cache.get(Some(slot), 8, 70), None);
     assert_eq!(cache.get(Some(slot), 7, 71), None);
@@ -193,8 +193,8 @@ fn a_slot_answers_only_for_its_entry_at_its_location() {
 #[test]
 fn what_is_too_large_is_not_cached() {
     let cache = Cache::new(1 << 16);
-    assert!(cache.insert(1, (1, 0), record(1, 1, 9000), 16..9016).is_none());
-    assert!(cache.insert(1, (1, 0), record(1, 1, 7000), 16..7016).is_some());
+    assert!(cache.insert(1, (1, 0), record(1, 1, 9000), 16..9016, false).is_none());
+    assert!(cache.insert(1, (1, 0), record(1, 1, 7000), 16..7016, false).is_some());
     // Room for the copy, but not for the slots.
     let fixed = nothing_cached(100).memory_bytes();
     let tight = nothing_cached(fixed + 8000);
@@ -204,7 +204,7 @@ fn what_is_too_large_is_not_cached() {
 /// A cache that is too small to take even a small record.
 fn nothing_cached(capacity: u64) -> Cache {
     let nothing = Cache::new(capacity);
-    assert!(nothing.insert(1, (1, 0), Arc::from(&b""[..]), 0..0).is_none());
+    assert!(nothing.insert(1, (1, 0), Arc::from(&b""[..]), 0..0, false).is_none());
     assert!(!nothing.maintain(1000).more);
     assert_eq!(nothing.stats().entries, 0);
     nothing

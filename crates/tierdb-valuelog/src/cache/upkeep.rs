@@ -79,11 +79,10 @@ enum Step<'g> {
 
 impl Gone {
     fn of(cached: &Cached, proven: bool) -> Option<Self> {
-        let (word, filling) = cached.origin;
-        let is_there = cached.word.load(Relaxed) == word;
+        let is_there = cached.word.load(Relaxed) == cached.origin;
         (is_there && cached.record.len() <= LONGEST).then(|| Gone {
-            word,
-            filling,
+            word: cached.origin,
+            filling: cached.filling,
             proven,
             record: Arc::clone(&cached.record),
         })
@@ -206,7 +205,7 @@ impl Cache {
                     self.release(lists.ghost.resize(marks));
                 }
                 let remembered = lists.ghost.recall(cached.entry, memory);
-                lists.link(self.policy.entrance(remembered), index, cached.cost() as u32);
+                lists.link(self.policy.entrance(remembered || cached.known), index, cached.cost() as u32);
                 false
             }
             Some(_) => false,

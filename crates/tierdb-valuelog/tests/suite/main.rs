@@ -1,5 +1,6 @@
 //! The engine's suites, in one program because each would compile the whole engine again.
 
+mod admission;
 mod configurations;
 mod conformance;
 mod crash;
