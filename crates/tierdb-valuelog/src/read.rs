@@ -42,6 +42,8 @@ pub struct Raw {
     found: Found,
     entry: u64,
     word: Word,
+    /// The filling of its chunk, if it is to be cached.
+    admit: Option<u32>,
 }
 
 /// `len` bytes from byte `at` of the pool.
@@ -201,8 +203,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             .collect()
     }
 
-    /// The values that are cached, or on flash, whose reads overlap. What one read brings together is not
-    /// cached: to have some of it would not spare the read.
+    /// The values that are cached, or on flash, whose reads overlap. What one read brings together is cached if it was read
+    /// that way before: to have some of it would not spare the read.
     pub fn read_ahead<'k>(
         &self,
         wanted: &[Option<(u64, Word)>],
@@ -232,13 +234,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
         }
         drop(guard);
+        let mut window = self.cache.window();
         for (device, list) in devices.iter().zip(by_device) {
             let places: Vec<(u64, Word)> = list.iter().map(|ahead| (ahead.at, ahead.word)).collect();
             let found = device.read_records(&places, Cause::Foreground);
-            for (Ahead { number, entry, word, seen, .. }, found) in list.into_iter().zip(found) {
+            for (Ahead { number, entry, word, device, at, seen }, found) in list.into_iter().zip(found) {
                 let Some(found) = found else { continue };
                 let alone = found.at_once < CHEAP_AT_ONCE;
-                let raw = Raw { found, entry, word };
+                let admit = seen.filter(|_| !alone && window.is_read_again(device, at));
+                let raw = Raw { found, entry, word, admit };
                 if !alone {
                     ready[number] = Ready::Raw(raw);
                 } else if let Some((header, bytes)) = self.checked(raw, key(number))
@@ -253,7 +257,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// The value of `key` in what was read ahead, if it checks.
     pub fn check(&self, raw: Raw, key: &[u8]) -> Option<Value> {
+        let (entry, word, admit) = (raw.entry, raw.word, raw.admit);
         let (header, bytes) = self.checked(raw, key)?;
+        if let Some(filling) = admit {
+            self.admit((&header, &bytes), entry, (word, filling), true);
+        }
         self.value_of(header, bytes).ok()?
     }
 

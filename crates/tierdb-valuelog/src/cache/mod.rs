@@ -31,6 +31,7 @@
 
 mod lists;
 mod policy;
+mod regions;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -49,6 +50,8 @@ use tierdb_sync::Counter;
 
 use lists::{Lists, MAX_CHAIN};
 use policy::Policy;
+use regions::Regions;
+pub use regions::Window;
 pub use table::Slot;
 use table::{Cell, Table};
 pub use upkeep::{Gone, Member};
@@ -112,6 +115,7 @@ pub struct Cache {
     policy: Policy,
     table: Table,
     lists: Mutex<Lists>,
+    regions: Regions,
     /// Scan ranges that wait to be chained.
     ranges: Mutex<Vec<ScanRange>>,
     hits: Counter,
@@ -130,12 +134,14 @@ impl Cache {
     }
 
     fn with_policy(capacity: u64, policy: Policy) -> Self {
-        let fixed =
-            size_of::<Self>() as u64 + Lists::heap_bytes() + heap_bytes(MAX_RANGES * size_of::<ScanRange>());
+        let regions = Regions::new(capacity);
+        let ranges = heap_bytes(MAX_RANGES * size_of::<ScanRange>());
+        let fixed = size_of::<Self>() as u64 + Lists::heap_bytes() + regions.heap_bytes() + ranges;
         Cache {
             policy,
             table: Table::new(),
             lists: Mutex::new(Lists::new()),
+            regions,
             ranges: Mutex::new(Vec::with_capacity(MAX_RANGES)),
             hits: Counter::default(),
             misses: Counter::default(),
@@ -249,6 +255,11 @@ impl Cache {
             self.table.queue(slot.index());
         }
         held.then_some(was_read)
+    }
+
+    /// To ask whether what is read together from flash is to be cached.
+    pub fn window(&self) -> Window<'_> {
+        self.regions.window()
     }
 
     /// Says that a scan found these slots, of these entries, in this order of keys. When one of them is

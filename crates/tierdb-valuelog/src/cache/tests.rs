@@ -143,7 +143,8 @@ fn audit(cache: &Cache) -> u64 {
     assert_eq!(cache.entries.load(SeqCst), full.len());
     assert_eq!(lists.bytes(Which::Inactive) + lists.bytes(Which::Active), bytes);
 
-    let empty = Cache::new(0).memory_bytes();
+    let empty = Cache::new(0);
+    let empty = empty.memory_bytes() - empty.regions.heap_bytes() + cache.regions.heap_bytes();
     let (mut segments, mut left, mut segment) = (0, slots, 0);
     while left > 0 {
         let len = table::segment_len(segment);

@@ -19,14 +19,14 @@ fn value(number: u32) -> Vec<u8> {
     vec![number as u8; 900]
 }
 
-/// Scans all keys, a range after another, and returns the reads of flash that it took.
-fn scan_all(engine: &dyn Engine, reverse: bool) -> u64 {
+/// Scans the first `keys` keys, a range after another, and returns the reads of flash that it took.
+fn scan(engine: &dyn Engine, keys: u32, reverse: bool) -> u64 {
     let reads = || {
         let flash = engine.stats().tiers.pop().expect("flash is the last");
         flash.io.iter().map(|(_, io)| io.reads).sum::<u64>()
     };
     let before = reads();
-    for first in (0..KEYS).step_by(RANGE as usize) {
+    for first in (0..keys).step_by(RANGE as usize) {
         let range = KeyRange { start: Bound::Included(key(first)), end: Bound::Excluded(key(first + RANGE)) };
         let mut cursor = engine.cursor(range, None).expect("open");
         let mut numbers: Vec<u32> = (first..first + RANGE).collect();
@@ -59,11 +59,27 @@ fn ranges_that_are_scanned_come_to_lie_together() {
     engine.flush().expect("room");
     let used = |engine: &dyn Engine| engine.stats().tiers.pop().expect("flash is the last").used;
     let at_first = used(&*engine);
-    let scattered = scan_all(&*engine, false);
+    let scattered = scan(&*engine, KEYS, false);
     assert!(scattered > u64::from(KEYS) * 3 / 4, "{scattered} reads when it lies scattered");
-    let reads: Vec<u64> = (1..5).map(|round| scan_all(&*engine, round % 2 == 0)).collect();
+    let reads: Vec<u64> = (1..5).map(|round| scan(&*engine, KEYS, round % 2 == 0)).collect();
     assert!(reads[3] * 8 < scattered, "{scattered} reads when it lies scattered, then {reads:?}");
     let rewritten = engine.stats().counter("rewritten_ranges").expect("it is counted");
     assert!(rewritten > u64::from(KEYS / RANGE) / 2, "{rewritten} ranges");
     assert!(used(&*engine) < 3 * at_first, "{at_first} bytes of flash at first, then {}", used(&*engine));
+}
+
+#[test]
+fn what_is_scanned_again_is_cached() {
+    let sizes = Sizes { background: tierdb_valuelog::Background::Inline, ..Sizes::roomy() };
+    let rig = Rig::new(sizes, None);
+    let engine = &*rig.open(&rig.empty_world()).expect("a new store");
+    const SOME: u32 = 20 * RANGE;
+    for number in 0..SOME {
+        engine.put(&key(number), &value(number), Durability::Grouped).expect("room");
+    }
+    engine.flush().expect("room");
+    let ranges = u64::from(SOME / RANGE);
+    let [first, second, third] = [(); 3].map(|()| scan(engine, SOME, false));
+    assert!(first >= ranges && second >= ranges, "{first} and {second} reads: one pass fills no cache");
+    assert!(third <= ranges / 4, "{third} reads of what was read twice before");
 }
