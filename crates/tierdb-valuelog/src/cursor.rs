@@ -4,7 +4,7 @@
 //! that what lies together is read together. The snapshot keeps the values it can see, and keeps deleted keys in the index, so nothing is missed
 //! however the store changes meanwhile.
 
-use crate::cache::Slot;
+use crate::cache::{Reader, Slot};
 use crate::core::Core;
 use crate::moving::LONG_RUN;
 use crate::read::Ready;
@@ -60,6 +60,7 @@ struct Ahead {
 /// A cursor of this engine.
 pub struct StoreCursor<'c, P: Pool, D: Dir> {
     core: &'c Core<P, D>,
+    reader: Reader<'c>,
     range: KeyRange,
     snapshot: Snapshot,
     at: At,
@@ -87,6 +88,7 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
     pub fn new(core: &'c Core<P, D>, range: KeyRange, snapshot: Snapshot) -> Self {
         StoreCursor {
             core,
+            reader: core.cache.reader(),
             range,
             snapshot,
             at: At::Either,
@@ -198,7 +200,8 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         self.seen.reserve(words.len());
         self.looked += words.len();
         self.runs += places.runs;
-        let values = self.core.read_ahead(&words, |number| &self.keys[next[number].key.clone()]);
+        let values =
+            self.core.read_ahead(&words, &mut self.reader, |number| &self.keys[next[number].key.clone()]);
         for (next, value) in self.ahead.iter_mut().zip(values) {
             next.value = Some(value);
         }

@@ -9,6 +9,7 @@ mod core;
 mod counters;
 mod cursor;
 mod engine;
+mod hash;
 mod hsit;
 mod image;
 pub mod index;

@@ -14,6 +14,7 @@ use crate::ring::Ring;
 use crate::storage::{Appender, Device, State, Stored, is_beside};
 use crate::word::{Place, UNIT, Word};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering::SeqCst, fence};
 use std::time::{Duration, Instant};
 use tierdb_base::{Error, Result};
 use tierdb_device::{BLOCK, Cause, Dir};
@@ -152,6 +153,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         for &Stored { with: (entry, from), word: to } in stored {
             let latched = self.hsit.latch(entry);
             if let Some(now) = self.hsit.swing(entry, from, to) {
+                // As in `replace`.
+                fence(SeqCst);
                 if let Some(slot) = self.hsit.aux(entry).slot() {
                     self.cache.relocate(slot, entry, now.clean().0, to.0);
                 }

@@ -1,11 +1,13 @@
 //! How a key becomes a value: its word in the HSIT says where the record is, and what is read there is checked against
 //! the word.
 
+use crate::cache::Reader;
 use crate::core::Core;
 use crate::record::{HEADER, Header, Kind};
 use crate::storage::{Found, Record};
 use crate::word::{Aux, Place, Word};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering::SeqCst, fence};
 use tierdb_base::Result;
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::Value;
@@ -62,6 +64,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let guard = crossbeam_epoch::pin();
             let Some(entry) = self.index.get(key)? else { return Ok(None) };
             let word = self.hsit.settled(entry)?;
+            if let Place::Ring(_) = word.place() {
+                self.hsit.update_aux(entry, Aux::wanted);
+            }
             if let Some(found) =
                 self.fetch(entry, word, key, guard, || self.hsit.word(entry).clean() == word)?
             {
@@ -128,7 +133,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 match read {
                     Some((header, bytes)) if header.key(&bytes) == key => {
                         self.counters.ring_hits.add(1);
-                        self.hsit.update_aux(entry, Aux::wanted);
                         match self.value_of(header, bytes)? {
                             Some(value) => Ok(Some(Some(value))),
                             None if !still() => Ok(None),
@@ -190,7 +194,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             };
             keys.iter().map(word_of).collect::<Vec<_>>()
         };
-        let read = self.read_ahead(&wanted, |number| keys[number]);
+        let read = self.read_ahead(&wanted, &mut self.cache.reader(), |number| keys[number]);
         keys.iter()
             .zip(read)
             .map(|(key, ready)| match ready {
@@ -204,10 +208,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// The values that are cached, or on flash, whose reads overlap. What one read brings together is cached if it was read
-    /// that way before: to have some of it would not spare the read.
+    /// that way before, as `reader` tells: to have some of it would not spare the read.
     pub fn read_ahead<'k>(
         &self,
         wanted: &[Option<(u64, Word)>],
+        reader: &mut Reader<'_>,
         key: impl Fn(usize) -> &'k [u8],
     ) -> Vec<Ready> {
         let devices = self.storage.devices();
@@ -234,14 +239,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
         }
         drop(guard);
-        let mut window = self.cache.window();
         for (device, list) in devices.iter().zip(by_device) {
             let places: Vec<(u64, Word)> = list.iter().map(|ahead| (ahead.at, ahead.word)).collect();
             let found = device.read_records(&places, Cause::Foreground);
             for (Ahead { number, entry, word, device, at, seen }, found) in list.into_iter().zip(found) {
                 let Some(found) = found else { continue };
                 let alone = found.at_once < CHEAP_AT_ONCE;
-                let admit = seen.filter(|_| !alone && window.is_read_again(device, at));
+                let admit = seen.filter(|_| !alone && reader.is_read_again(device, at));
                 let raw = Raw { found, entry, word, admit };
                 if !alone {
                     ready[number] = Ready::Raw(raw);
@@ -343,8 +347,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// Which filling of its chunk `word` points into, if it is the word of `entry` now.
     pub fn sight(&self, entry: u64, word: Word) -> Option<u32> {
-        let filling = self.storage.filling(word);
-        (self.hsit.word(entry).clean() == word).then_some(filling)
+        // In this order: the words of a chunk's next filling are published after that began, so the word that is found is of
+        // the filling that is found after it, or there is no such word any more.
+        (self.hsit.word(entry).clean() == word).then(|| self.storage.filling(word))
     }
 
     /// The value in a record just read from flash. It goes through the cache if that takes it, and if the word has
@@ -372,7 +377,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         (word, filling): (Word, u32),
         known: bool,
     ) -> bool {
-        if header.kind == Kind::Parts {
+        if header.kind == Kind::Parts || self.sight(entry, word) != Some(filling) {
             return false;
         }
         let (origin, value) = ((word.0, filling), header.body_range());
@@ -382,9 +387,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if let Some(other) = before.slot() {
             self.cache.remove(other, entry);
         }
+        fence(SeqCst);
         if self.sight(entry, word) != Some(filling) {
             // Whoever replaced the word may have looked before the slot was there.
             self.uncache(entry);
+            self.cache.remove(slot, entry);
         }
         if self.cache.pressure() {
             self.work.want_upkeep();
@@ -396,6 +403,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// says whether the cache took it.
     pub fn admit_moved(&self, entry: u64, from: Place, word: Word) -> bool {
         let Place::Ring(at) = from else { return false };
+        if word.is_large() {
+            return false;
+        }
         let Some(filling) = self.sight(entry, word) else { return false };
         let Ok(Some((header, record))) = self.read_ring(at, word, entry) else { return false };
         self.admit((&header, &record), entry, (word, filling), true)

@@ -16,6 +16,7 @@
 //! For pools that are memory themselves (PRISM §4.4 has one level, in DRAM): a logged pool is DRAM already.
 
 use crate::cache::Gone;
+use crate::hash::mix;
 use crate::pages::Pages;
 use crate::read::read_shared;
 use crate::record::Header;
@@ -143,8 +144,7 @@ impl<P: Pool> Victims<P> {
     }
 
     fn bucket(&self, word: u64, filling: u32) -> (Range<usize>, u64) {
-        let mut hash = (word ^ u64::from(filling) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        hash = (hash ^ hash >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let hash = mix(word ^ u64::from(filling) << 32);
         let buckets = self.words.len() / WAYS;
         let bucket = (((hash & 0xffff_ffff) * buckets as u64) >> 32) as usize * WAYS;
         (bucket..bucket + WAYS, hash >> PLACE_BITS)

@@ -295,8 +295,8 @@ mod tests {
     #[test]
     fn the_second_word_keeps_slot_and_mark_apart() {
         let slot = Slot::from_bits(7);
-        let aux = Aux::default().with_slot(slot).pending(true);
-        assert!(aux.is_pending() && aux.slot() == slot);
+        let aux = Aux::default().with_slot(slot).pending(true).wanted();
+        assert!(aux.is_pending() && aux.is_wanted() && aux.slot() == slot);
         assert_eq!(aux.with_slot(None).pending(false), Aux::default());
     }
 }

@@ -6,12 +6,14 @@
 //! that sees the word before it is durable makes it durable itself.
 
 use crate::core::Core;
+use crate::hash::mix;
 use crate::long::PartList;
 use crate::record::{HEADER, Kind, encode, stored_len};
 use crate::storage::Appender;
 use crate::word::{Aux, Place, Word};
 use crossbeam_epoch::Guard;
 use std::cell::RefCell;
+use std::sync::atomic::{Ordering::SeqCst, fence};
 use tierdb_base::{Error, Result, check_key, check_value};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::Durability;
@@ -21,8 +23,8 @@ use tierdb_pmem::Pool;
 pub const INDEX_ADMIT: u64 = crate::index::ADMIT_BYTES + crate::pages::PAGE + 256;
 
 /// How many times, on average, a cached value is replaced without being read in between before its key is no longer taken for
-/// one that is read. The tag of a word is the dice.
-const UNREAD_WRITES: u16 = 8;
+/// one that is read. A hash of entry and seqno is the dice.
+const UNREAD_WRITES: u64 = 8;
 
 thread_local! {
     static RECORD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -214,9 +216,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         // durable by its readers.
         let dirty = durability == Durability::Durable || !self.ordered;
         self.hsit.publish(entry, if dirty { new.dirty() } else { new });
+        // Of this and whoever caches the old record, one sees what the other stored.
+        fence(SeqCst);
         if self.hsit.aux(entry).slot().is_some()
             && let Some(was_read) = self.uncache(entry)
-            && (was_read || !new.tag().is_multiple_of(UNREAD_WRITES))
+            && (was_read || !(mix(seqno ^ mix(entry)) >> 32).is_multiple_of(UNREAD_WRITES))
         {
             self.hsit.update_aux(entry, Aux::wanted);
         }

@@ -11,14 +11,13 @@
 //! take.
 //!
 //! What the caller owes, so that no read is answered with an older value
-//! 1. From reading the location to publishing the slot it keeps the location from being reused (it is
-//!    pinned), and after publishing it reads the location again: if that changed, it takes the slot back and
-//!    calls [`Cache::remove`].
+//! 1. After publishing it reads the location again, and the filling of the chunk: if one of them is another than before the
+//!    record was read, it takes the slot back and calls [`Cache::remove`].
 //! 2. Whoever changes a location looks for a slot afterwards, and calls [`Cache::relocate`] if the record
 //!    only moved, else [`Cache::remove`].
 //! 3. Whoever replaces a published slot by another, or fails to publish one, removes it.
 //!
-//! Of 1 and 2, at least one sees the other's write, as both are sequentially consistent.
+//! Of 1 and 2, at least one sees the other's write, since both have a sequentially consistent fence in between.
 //!
 //! Memory: [`Cache::memory_bytes`] counts copies, slots, lists and all else the cache allocated, with the
 //! allocator's overhead, and never exceeds the capacity by what is inserted: room is reserved before it is
@@ -50,8 +49,8 @@ use tierdb_sync::Counter;
 
 use lists::{Lists, MAX_CHAIN};
 use policy::Policy;
+pub use regions::Reader;
 use regions::Regions;
-pub use regions::Window;
 pub use table::Slot;
 use table::{Cell, Table};
 pub use upkeep::{Gone, Member};
@@ -67,7 +66,7 @@ struct Cached {
     origin: u64,
     /// The filling of its chunk then.
     filling: u32,
-    /// The entry's value was read before this copy came.
+    /// See [`Cache::insert`].
     known: bool,
 }
 
@@ -202,7 +201,7 @@ impl Cache {
     }
 
     /// Caches the record of `entry` just read at `word` in a `filling` of its chunk, of which `value` is the part that
-    /// readers want. It is `known` if the value was read before. Returns the slot to publish.
+    /// readers want. It is `known` if it, or its part of flash, was read before. Returns the slot to publish.
     ///
     /// `None` if it is not to be cached: it is larger than an eighth of the capacity, or the cache is full
     /// and there is not soon room. A reader that finds the cache full makes room itself, in bounded time;
@@ -257,9 +256,9 @@ impl Cache {
         held.then_some(was_read)
     }
 
-    /// To ask whether what is read together from flash is to be cached.
-    pub fn window(&self) -> Window<'_> {
-        self.regions.window()
+    /// For a cursor, to ask whether what it reads together from flash is to be cached.
+    pub fn reader(&self) -> Reader<'_> {
+        self.regions.reader()
     }
 
     /// Says that a scan found these slots, of these entries, in this order of keys. When one of them is

@@ -2,6 +2,7 @@
 
 use super::heap_bytes;
 use super::lists::Which;
+use crate::hash::mix;
 
 /// What becomes of the oldest slot of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,8 +149,7 @@ impl Ghost {
 
     /// The bucket and the tag, which is not zero, of an entry.
     fn place(&self, entry: u64) -> (usize, u32) {
-        let mut hash = entry.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        hash = (hash ^ hash >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let hash = mix(entry);
         let buckets = self.marks.len() / WAYS;
         ((hash as usize & (buckets - 1)) * WAYS, (hash >> 48) as u32 | 1)
     }

@@ -31,7 +31,7 @@ pub struct Gone {
     pub word: u64,
     /// The filling of its chunk.
     pub filling: u32,
-    /// It was read more than once while it was cached.
+    /// It was in the active list: read again while it was cached, or known when it came.
     pub proven: bool,
     /// The whole record.
     pub record: Arc<[u8]>,
@@ -73,7 +73,7 @@ struct Settled {
 enum Step<'g> {
     /// Something is in another place of the lists, or has left them without being evicted.
     Moved,
-    /// This was evicted; and whether it was read more than once while it was there.
+    /// This was evicted; and whether it is [proven](Gone::proven).
     Evicted(&'g Cached, bool),
 }
 
