@@ -242,10 +242,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         for (device, list) in devices.iter().zip(by_device) {
             let places: Vec<(u64, Word)> = list.iter().map(|ahead| (ahead.at, ahead.word)).collect();
             let found = device.read_records(&places, Cause::Foreground);
-            for (Ahead { number, entry, word, device, at, seen }, found) in list.into_iter().zip(found) {
+            for (Ahead { number, entry, word, at, seen, .. }, found) in list.into_iter().zip(found) {
                 let Some(found) = found else { continue };
                 let alone = found.at_once < CHEAP_AT_ONCE;
-                let admit = seen.filter(|_| !alone && reader.is_read_again(device, at));
+                let admit = seen.filter(|_| !alone && reader.is_read_again(device.number(), at));
                 let raw = Raw { found, entry, word, admit };
                 if !alone {
                     ready[number] = Ready::Raw(raw);

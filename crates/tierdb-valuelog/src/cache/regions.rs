@@ -4,7 +4,7 @@
 //! one scan passed. So they are cached when another reader reads their part of flash: [`Reader::is_read_again`].
 //!
 //! A mark is a tag of 15 bits, one of them set, whether the region was read again, and the time of that read. Marks are in a table that
-//! is looked up by a hash, and stay until another region's takes their place: for long where there is little flash. Two readers who
+//! is looked up by a hash, and stay until another region's takes their place: the table is small, so that is soon. Two readers who
 //! change a mark at once cost a region some time, and nothing else.
 
 use super::heap_bytes;
@@ -13,8 +13,9 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Bytes of flash that have one mark: about as many as a scan reads at once.
 const REGION: u64 = 32 << 10;
-/// Bytes of the cache's capacity for each mark: marks for twice the regions that it can hold.
-const BYTES_A_MARK: u64 = REGION / 2;
+/// Bytes of the cache's capacity for each mark: marks for an eighth of the regions that it can hold. What is read again only
+/// after more other regions than that would be given up before it is of use.
+const BYTES_A_MARK: u64 = 8 * REGION;
 /// Readers after whom a region counts as read again. One who goes on where another ended has the answer of that one.
 const APART: u16 = 8;
 
@@ -31,7 +32,7 @@ pub struct Regions {
 impl Regions {
     /// No region was read yet, by readers of a cache of `capacity` bytes.
     pub fn new(capacity: u64) -> Self {
-        let marks = (capacity / BYTES_A_MARK).clamp(16, 1 << 20).next_power_of_two();
+        let marks = (capacity / BYTES_A_MARK).clamp(64, 1 << 20).next_power_of_two();
         Regions { marks: (0..marks).map(|_| AtomicU32::new(0)).collect(), clock: AtomicU32::new(1) }
     }
 

@@ -3,16 +3,13 @@
 //! Method: some hundred keys whose values fit the cache; after each flush every value that was in the write buffer is on
 //! flash, and how many reads go there is counted.
 
+use crate::counter;
 use crate::rig::Sizes;
 use tierdb_engine::conformance::harm::Rig;
 use tierdb_engine::{Durability, Engine};
 use tierdb_valuelog::Background;
 
 const KEYS: u32 = 200;
-
-fn counter(engine: &dyn Engine, name: &str) -> u64 {
-    engine.stats().counter(name).expect("it is counted")
-}
 
 fn write_all(engine: &dyn Engine, version: u32) {
     for key in 0..KEYS {

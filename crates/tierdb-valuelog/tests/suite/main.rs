@@ -11,3 +11,8 @@ mod mutants;
 mod rig;
 mod scans;
 mod second_level;
+
+/// What the engine has counted under this name since it was opened.
+fn counter(engine: &dyn tierdb_engine::Engine, name: &str) -> u64 {
+    engine.stats().counter(name).expect("it is counted")
+}

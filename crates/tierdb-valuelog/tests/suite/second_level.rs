@@ -3,18 +3,15 @@
 //! Method: random operations on a store whose values do not fit its memory, beside a map. The same on a pool that is
 //! DRAM already, which has no second level.
 
+use crate::counter;
 use crate::rig::Sizes;
 use std::collections::BTreeMap;
+use tierdb_engine::Durability;
 use tierdb_engine::conformance::harm::{LogPlace, Rig};
-use tierdb_engine::{Durability, Engine};
 use tierdb_valuelog::Background;
 
 const KEYS: u64 = 1200;
 const OPERATIONS: u64 = 30_000;
-
-fn counter(engine: &dyn Engine, name: &str) -> u64 {
-    engine.stats().counter(name).expect("it is counted")
-}
 
 fn value(key: u64, version: u64) -> Vec<u8> {
     let len = 40 + (key * 7 + version * 13) % 2500;
