@@ -32,37 +32,52 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let _cleaning = self.work.cleaning.lock();
         let _parts = self.work.dividing.read();
         let parts = self.router.read().parts.clone();
-        let oldest = self.snapshots.list().first().copied().unwrap_or(Seqno::MAX);
+        // In this order: a snapshot that opens from here on sees what was removed up to `last`. What is removed later waits for
+        // the next cleaning: a snapshot may be older than that, and then a table would be rewritten and still hold it.
+        let last = self.clock.last();
+        let oldest = self.snapshots.list().first().copied().unwrap_or(last);
         let mut wanted: Vec<Arc<RangeTombstone>> = Vec::new();
-        for part in &parts {
-            let _migration = part.migration.lock();
-            loop {
-                let plan = {
-                    let state = part.read();
-                    let due: Vec<&Arc<RangeTombstone>> =
-                        state.ranges.iter().filter(|range| range.seqno <= oldest).collect();
-                    let mut touched = due.iter().flat_map(|range| holding_removed(&state.tables, range));
-                    let found = touched.find(|(.., table)| !table.is_damaged());
-                    found.map(|(level, number, _)| Plan::of_table(&state.tables, level, number))
-                };
-                let Some(plan) = plan else { break };
-                self.migrate_or_mark(part, &plan, Victims::None, false)?;
-            }
-            let state = &mut *part.write();
-            let mut stage = Stage::new(&*self.heap.pool);
-            state.stage_retired(&self.heap, &mut stage);
-            let _drained = stage.drain();
-            state.release_retired(&self.heap);
-            let needed = |range: &RangeTombstone| {
-                range.seqno > oldest || holding_removed(&state.tables, range).next().is_some()
-            };
-            let gone: Vec<Arc<RangeTombstone>> =
-                state.ranges.iter().filter(|range| !needed(range)).cloned().collect();
-            wanted.extend(state.ranges.iter().filter(|range| needed(range)).cloned());
-            state.ranges.retain(|range| !gone.iter().any(|gone| Arc::ptr_eq(gone, range)));
-            wanted.extend(gone);
-        }
+        let mut cleaned = parts.iter().map(|part| self.clean_part(part, oldest, &mut wanted));
+        let done = cleaned.find(Result::is_err).unwrap_or(Ok(()));
+        drop(cleaned);
+        // Of those before one that failed, too: the next cleaning does not find what they have forgotten.
         self.forget_ranges(&parts, wanted);
+        done
+    }
+
+    /// The same in one partition, of what was removed up to `oldest`; lists the range tombstones that it has, or had.
+    fn clean_part(
+        &self,
+        part: &Partition<D>,
+        oldest: Seqno,
+        wanted: &mut Vec<Arc<RangeTombstone>>,
+    ) -> Result<()> {
+        let _migration = part.migration.lock();
+        loop {
+            let plan = {
+                let state = part.read();
+                let due: Vec<&Arc<RangeTombstone>> =
+                    state.ranges.iter().filter(|range| range.seqno <= oldest).collect();
+                let mut touched = due.iter().flat_map(|range| holding_removed(&state.tables, range));
+                let found = touched.find(|(.., table)| !table.is_damaged());
+                found.map(|(level, number, _)| Plan::of_table(&state.tables, level, number))
+            };
+            let Some(plan) = plan else { break };
+            self.migrate_or_mark(part, &plan, Victims::None, false)?;
+        }
+        let state = &mut *part.write();
+        let mut stage = Stage::new(&*self.heap.pool);
+        state.stage_retired(&self.heap, &mut stage);
+        let _drained = stage.drain();
+        state.release_retired(&self.heap);
+        let needed = |range: &RangeTombstone| {
+            range.seqno > oldest || holding_removed(&state.tables, range).next().is_some()
+        };
+        let gone: Vec<Arc<RangeTombstone>> =
+            state.ranges.iter().filter(|range| !needed(range)).cloned().collect();
+        wanted.extend(state.ranges.iter().filter(|range| needed(range)).cloned());
+        state.ranges.retain(|range| !gone.iter().any(|gone| Arc::ptr_eq(gone, range)));
+        wanted.extend(gone);
         Ok(())
     }
 

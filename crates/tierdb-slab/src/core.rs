@@ -16,9 +16,10 @@ use crate::snapshots::Snapshots;
 use crate::tracker::{Tier, Tracker};
 use crate::tune::PinnedShare;
 use crate::work::Work;
+use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard};
 use parking_lot::{Mutex, RwLock};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use tierdb_base::{Error, FailureLatch, Result, Seqno, checksum};
 use tierdb_device::{Cause, Dir, Meter};
 use tierdb_engine::{Latencies, Value};
@@ -75,6 +76,8 @@ pub struct Core<P: Pool, D: Dir> {
     pub counters: Counters,
     pub latencies: Latencies,
     pub work: Work,
+    /// Held, shared, while the store changes; by a close alone.
+    pub changing: ShardedLock<()>,
     pub closed: AtomicBool,
     pub seqno_limit: AtomicU64,
     pub raising: Mutex<()>,
@@ -115,6 +118,16 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn check_writable(&self) -> Result<()> {
         self.check_open()?;
         self.latch.check()
+    }
+
+    /// The right to change the store, which a close waits for.
+    ///
+    /// # Errors
+    /// As [`Core::check_writable`].
+    pub fn change(&self) -> Result<ShardedLockReadGuard<'_, ()>> {
+        let changing = self.changing.read().unwrap_or_else(PoisonError::into_inner);
+        self.check_writable()?;
+        Ok(changing)
     }
 
     /// Refuses after a close.

@@ -7,10 +7,10 @@ use crate::recover;
 use crate::snapshots;
 use crate::work;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
-use tierdb_base::{Error, Result, check_key};
+use tierdb_base::{Result, check_key};
 use tierdb_device::Dir;
 use tierdb_engine::{
     Cursor, Durability, Engine, KeyRange, Media, Snapshot, Stats, Timed, Value, VerifyReport, WriteBatch,
@@ -146,7 +146,7 @@ impl<P: Pool, D: Dir> Engine for SlabStore<P, D> {
     }
 
     fn delete_range(&self, range: &KeyRange, durability: Durability) -> Result<u64> {
-        self.core.check_writable()?;
+        let _changing = self.core.change()?;
         let keys = StoreCursor::count(&self.core, range.clone(), self.take_snapshot())?;
         if keys > 0 {
             self.core.remove_range(range, durability)?;
@@ -174,13 +174,13 @@ impl<P: Pool, D: Dir> Engine for SlabStore<P, D> {
     }
 
     fn flush(&self) -> Result<()> {
-        self.core.check_writable()?;
+        let _changing = self.core.change()?;
         self.core.demote_all()?;
         self.sync()
     }
 
     fn compact(&self) -> Result<()> {
-        self.core.check_writable()?;
+        let _changing = self.core.change()?;
         self.core.clean_ranges()?;
         self.core.join_tables()?;
         self.core.drain_retired();
@@ -202,13 +202,10 @@ impl<P: Pool, D: Dir> Engine for SlabStore<P, D> {
             return Ok(());
         }
         self.stop_threads();
-        if let Err(error) = self.core.latch.check() {
-            return match error {
-                // Nothing more can be written; what was acknowledged is on media.
-                Error::Poisoned { .. } => Ok(()),
-                other => Err(other),
-            };
-        }
+        // What had begun ends, and nothing begins.
+        let _closing = self.core.changing.write().unwrap_or_else(PoisonError::into_inner);
+        // What was acknowledged as durable is on media; grouped writes may not be.
+        self.core.latch.check()?;
         self.core.drain_retired();
         self.core.heap.pool.close()
     }

@@ -110,9 +110,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
             && value.len() <= LONGEST
             && self.heap.slabs.free_bytes() > room
             && self.tracker.threshold(self.pinned_pct()).pins(popularity);
-        if !wanted || self.check_writable().is_err() {
+        if !wanted {
             return;
         }
+        let Ok(_changing) = self.change() else { return };
         let part = self.router.read().part_of(key).clone();
         {
             // While the key space is divided, the partition may be one that is given up.

@@ -46,11 +46,12 @@ pub struct Counted {
 }
 
 impl Counted {
+    /// Nothing, if another thread was later and came first.
     fn since(self, before: Counted) -> Counted {
         Counted {
-            fast: self.fast - before.fast,
-            flash: self.flash - before.flash,
-            writes: self.writes - before.writes,
+            fast: self.fast.saturating_sub(before.fast),
+            flash: self.flash.saturating_sub(before.flash),
+            writes: self.writes.saturating_sub(before.writes),
         }
     }
 

@@ -33,6 +33,7 @@ use crate::snapshots::Snapshots;
 use crate::tracker::Tracker;
 use crate::tune::PinnedShare;
 use crate::work::Work;
+use crossbeam_utils::sync::ShardedLock;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -81,6 +82,7 @@ fn core_of<P: Pool, D: Dir>(
         counters: Counters::default(),
         latencies: Latencies::new(),
         work: Work::new(options.background),
+        changing: ShardedLock::new(()),
         closed: AtomicBool::new(false),
         levels,
         seqno_limit: AtomicU64::new(last),

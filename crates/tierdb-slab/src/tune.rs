@@ -47,12 +47,13 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Nothing, if another thread was later and came first.
     fn since(self, start: Progress) -> Progress {
         Progress {
-            operations: self.operations - start.operations,
-            flash_reads: self.flash_reads - start.flash_reads,
-            user_bytes: self.user_bytes - start.user_bytes,
-            table_bytes: self.table_bytes - start.table_bytes,
+            operations: self.operations.saturating_sub(start.operations),
+            flash_reads: self.flash_reads.saturating_sub(start.flash_reads),
+            user_bytes: self.user_bytes.saturating_sub(start.user_bytes),
+            table_bytes: self.table_bytes.saturating_sub(start.table_bytes),
         }
     }
 

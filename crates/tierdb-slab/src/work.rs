@@ -5,10 +5,9 @@
 
 use crate::core::Core;
 use crate::descend::Down;
-use crate::key::Key;
 use crate::levels::FIRST;
 use crate::migrate::{Migrated, Plan, Victims};
-use crate::partition::Partition;
+use crate::partition::{Entry, Partition};
 use crate::promote::Copies;
 use crate::room::Need;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -340,7 +339,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
             }
         }
-        self.clean_ranges()?;
+        match self.clean_ranges() {
+            Err(error) if error.kind() == ErrorKind::NoSpace => full = full.or(Some(error)),
+            cleaned => cleaned?,
+        }
         self.tidy_slabs();
         if !self.has_room(need) {
             self.drop_parts();
@@ -401,13 +403,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 state.want_space = false;
                 state.wanted.take()
             };
-            let mut done = Ok(());
             if self.work.cleaning_wanted.swap(false, Ordering::AcqRel) {
-                done = self.clean_ranges();
+                // What hinders it is met again by who needs the room.
+                let _ = self.clean_ranges();
             }
-            if let Some(need) = &wanted {
-                done = done.and(self.free_up(need));
-            }
+            let freed = wanted.as_ref().map(|need| self.free_up(need));
             // A full flash tier is reported to the writer that needs the room, not here.
             let _ = self.migrate_to_low();
             if self.read_trigger.is_active() {
@@ -416,8 +416,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             self.settle_memory();
             let mut state = self.work.state.lock();
             state.rounds += 1;
-            if wanted.is_some() {
-                state.failed = done.err();
+            if let Some(freed) = freed {
+                state.failed = freed.err();
             }
             self.work.space_made.notify_all();
         }
@@ -458,25 +458,33 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.descend_all()
     }
 
+    /// Moves what was written up to now, and what lies with it.
     fn demote_parts(&self) -> Result<()> {
+        let last = self.clock.last();
         let _parts = self.work.dividing.read();
         let parts = self.router.read().parts.clone();
         for part in &parts {
             let _migration = part.migration.lock();
-            while self.drop_copies_of(part, Copies::All) > 0 {}
-            let mut from: Option<Key> = None;
+            self.drop_copies_of(part, Copies::All);
+            let mut from: Bound<Vec<u8>> = Bound::Unbounded;
             loop {
                 let plan = {
                     let state = part.read();
-                    let rest = from.as_deref().map_or(Bound::Unbounded, Bound::Included);
-                    let mut rest = state.index.range::<[u8], _>((rest, Bound::Unbounded));
-                    let Some((first, _)) = rest.find(|(_, entry)| !entry.is_clean()) else { break };
-                    from = Some(first.clone());
+                    let rest = (from.as_ref().map(Vec::as_slice), Bound::Unbounded);
+                    let mut rest = state.index.range::<[u8], _>(rest);
+                    let is_due = |entry: &Entry| !entry.is_clean() && entry.seqno <= last;
+                    let Some((first, _)) = rest.find(|(_, entry)| is_due(entry)) else { break };
+                    from = Bound::Included(first.to_vec());
                     Plan::of_table(&state.tables, FIRST, state.tables.first().number_of(first))
                 };
                 let done = self.migrate_or_mark(part, &plan, Victims::All, false)?;
                 if done.keys == 0 {
-                    break;
+                    // Its table is damaged, or all of it was written again meanwhile.
+                    from = match plan.range.end {
+                        Bound::Excluded(end) => Bound::Included(end),
+                        Bound::Included(end) => Bound::Excluded(end),
+                        Bound::Unbounded => break,
+                    };
                 }
             }
         }

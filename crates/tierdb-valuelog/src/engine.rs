@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
-use tierdb_base::{Error, Result, check_key};
+use tierdb_base::{Result, check_key};
 use tierdb_device::Dir;
 use tierdb_engine::{
     Cursor, Durability, Engine, KeyRange, Media, Snapshot, Stats, Timed, Value, VerifyReport, WriteBatch,
@@ -216,13 +216,8 @@ impl<P: Pool, D: Dir> Engine for ValueLog<P, D> {
         self.stop_threads();
         // What had begun ends, and nothing begins.
         let _closing = self.core.changing.write().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = self.core.latch.check() {
-            return match error {
-                // Nothing more can be written; what was acknowledged is on media.
-                Error::Poisoned { .. } => Ok(()),
-                other => Err(other),
-            };
-        }
+        // What was acknowledged as durable is on media; grouped writes may not be.
+        self.core.latch.check()?;
         self.core.upkeep()?;
         self.core.leave_image()?;
         self.core.pool.close()

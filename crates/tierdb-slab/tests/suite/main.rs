@@ -1,6 +1,7 @@
 //! The engine's suites, in one program because each would compile the whole engine again.
 
 mod beside;
+mod cleaning;
 mod configurations;
 mod conformance;
 mod copies;
