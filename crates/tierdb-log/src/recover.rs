@@ -82,7 +82,7 @@ pub(crate) fn create<D: Dir>(
     dir.sync()?;
     let dirty = DirtyPages::new(options.pool_len / PAGE);
     let start = Replayed { head: store.log(), ..Replayed::default() };
-    let (name, arena, salvage) = (dir.name(), Arena::zeroed(options.pool_len), Salvage::default());
+    let (name, arena, salvage) = (dir.name(), Arena::try_zeroed(options.pool_len)?, Salvage::default());
     Ok(assemble(Parts { name, arena, dirty, log, store, start, salvage, seed, latch, ring }))
 }
 
@@ -107,7 +107,7 @@ pub(crate) fn open<D: Dir>(
         return Err(Error::corrupt(TierRole::Fast, what, Location::new(log.file().name(), have)));
     }
     let mut salvage = Salvage::default();
-    let arena = Arena::zeroed(header.pool_len);
+    let arena = Arena::try_zeroed(header.pool_len)?;
     let dirty = DirtyPages::new(header.pool_len / PAGE);
 
     let mut entries = found.entries;

@@ -4,6 +4,7 @@
 //! torn ones. This is what lets every engine crate forbid unsafe code.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use tierdb_base::{Error, Result};
 
 /// Memory as 8-byte words: a mapping, or zeroed memory of its own.
 pub struct Arena {
@@ -16,6 +17,20 @@ enum Words {
 }
 
 impl Arena {
+    /// As [`Arena::zeroed`], for lengths that come from a configuration or from media.
+    ///
+    /// # Errors
+    /// `Io` (out of memory) if the allocation is refused, or `len` is not a multiple of 8.
+    pub fn try_zeroed(len: u64) -> Result<Self> {
+        let words = (len.is_multiple_of(8) && len > 0)
+            .then(|| bytemuck::allocation::try_zeroed_slice_box(usize::try_from(len / 8).ok()?).ok())
+            .flatten();
+        let words = words.ok_or_else(|| {
+            Error::io("allocation", "memory for the pool", len, std::io::ErrorKind::OutOfMemory.into())
+        })?;
+        Ok(Arena { words: Words::Owned(words) })
+    }
+
     /// `len` bytes of zeroed memory, which the system hands out page by page on first touch.
     ///
     /// # Panics

@@ -207,21 +207,28 @@ pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied
     // A third of a pool is write buffer, and an index that was filled in order may be packed less well.
     let pool = (index_bytes(&from.stats()) * 2).max(LEAST_POOL);
     config.memory = Some(ByteSize(pool * 2));
-    let mut prepared = Prepared::begin(&config, Intent::CreateNew, Some(pool))?;
     let snapshot = from.snapshot()?;
-    let copied = fill(&mut prepared, &mut *from.cursor(KeyRange::all(), Some(&snapshot))?)?;
-    let record = Record {
-        format: FORMAT,
-        name,
-        store: uuid.to_string(),
-        seqno: snapshot.seqno(),
-        entries: copied.entries,
-        bytes: copied.bytes,
-        hash: format!("{:016x}", copied.hash),
-        checksum: String::new(),
+    let mut prepared = Prepared::begin(&config, Intent::CreateNew, Some(pool))?;
+    let complete = || {
+        let copied = fill(&mut prepared, &mut *from.cursor(KeyRange::all(), Some(&snapshot))?)?;
+        let record = Record {
+            format: FORMAT,
+            name,
+            store: uuid.to_string(),
+            seqno: snapshot.seqno(),
+            entries: copied.entries,
+            bytes: copied.bytes,
+            hash: format!("{:016x}", copied.hash),
+            checksum: String::new(),
+        };
+        record.write(&partial)?;
+        prepared.finish()?;
+        Ok(copied)
     };
-    record.write(&partial)?;
-    prepared.finish()?;
+    let copied = complete().inspect_err(|_| {
+        // What cannot be removed is taken by the next checkpoint of that name.
+        let _ = std::fs::remove_dir_all(&partial);
+    })?;
     std::fs::rename(&partial, dir).map_err(|e| Error::io("rename", partial.display().to_string(), 0, e))?;
     setup::sync_dir(&setup::parent(dir))?;
     Ok(copied)

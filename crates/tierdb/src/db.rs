@@ -236,7 +236,7 @@ impl Db {
     /// SSD whatever the tiers of this one, which [`Db::open`] opens and [`restore`](crate::restore) turns back.
     ///
     /// Writes go on meanwhile. The copy is read back in full and checked before it gets its name; a crash
-    /// leaves only `<dir>.partial`, which the next checkpoint of the same name replaces. Returns when the copy
+    /// leaves only `<dir>.partial`, which the next checkpoint of the same name replaces, and a failure nothing. Returns when the copy
     /// survives power loss. Costs a read of all values and a write of as many bytes, and DRAM for the index of the
     /// copy, which is in memory whatever this store's tiers are.
     ///
@@ -264,11 +264,12 @@ impl Db {
     /// quick. Later calls, through any clone, fail; a second close does nothing.
     ///
     /// # Errors
-    /// `Poisoned` or `Io`: what was acknowledged as durable is; the next open recovers.
+    /// `Poisoned` or `Io`, now or by an earlier write: what was acknowledged as durable is; grouped writes since the last sync may be
+    /// lost. The store is closed all the same, and the next open recovers.
     pub fn close(&self) -> Result<()> {
-        self.engine().close()?;
+        let closed = self.engine().close();
         self.inner.locks.lock().clear();
-        Ok(())
+        closed
     }
 
     /// The store's UUID, by which its tiers know that they belong together.

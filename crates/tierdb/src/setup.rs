@@ -1,6 +1,6 @@
 //! From a configuration to a running engine: directories, tiers, pool, engine, in this order.
 
-use crate::config::{Config, EngineKind, drain_latency_ns};
+use crate::config::{Config, EngineKind, drain_latency_ns, exact};
 use crate::identity::{self, Mode};
 use crate::shape;
 use crate::tiers::{Intent, Place, Remains, Tier, Tiers};
@@ -80,12 +80,6 @@ impl Prepared {
         let media = self.media(pool, latch, fast_meter)?;
         let fresh = self.tiers.fresh;
         let engine = self.tiers.shape.engine;
-        if engine == EngineKind::Valuelog && self.config.flash.iter().any(|tier| tier.write_budget.is_some())
-        {
-            return Err(Error::invalid(
-                "flash.write_budget: the store's engine is valuelog, which knows no write budget; the slab engine does",
-            ));
-        }
         Ok(match engine {
             EngineKind::Valuelog if fresh => Box::new(ValueLog::create(media, options)?),
             EngineKind::Valuelog => Box::new(ValueLog::open(media, options)?),
@@ -146,13 +140,15 @@ impl Prepared {
     fn media<P: Pool>(&self, pool: P, latch: FailureLatch, fast_meter: Meter) -> Result<Media<P, RealDir>> {
         let mode = self.mode_in_words(&pool);
         let mut flash = Vec::with_capacity(self.tiers.flash.len());
-        for tier in &self.tiers.flash {
+        // Without a fast tier, the first of them has log and pool, and counts together with these.
+        let logged = if self.tiers.fast.is_empty() { shape::logged_bytes(&self.tiers.shape) } else { 0 };
+        for (tier, logged) in self.tiers.flash.iter().zip(std::iter::once(logged).chain(std::iter::repeat(0)))
+        {
             let configured = self.config.flash.get(tier.configured);
             flash.push(FlashTier {
                 dir: tier.dir.clone(),
-                capacity: self.flash_capacity(&tier.path, configured.and_then(|flash| flash.capacity))?,
-                // On one SSD the log and the values are one device, and count together.
-                meter: if self.tiers.fast.is_empty() { fast_meter.clone() } else { Meter::new() },
+                capacity: flash_capacity(&tier.path, configured.and_then(|flash| flash.capacity), logged)?,
+                meter: if logged > 0 { fast_meter.clone() } else { Meter::new() },
                 emulation: configured.and_then(|flash| flash.emulate.as_deref()).and_then(Emulation::named),
             });
         }
@@ -169,20 +165,6 @@ impl Prepared {
             Some(configured.write_budget?.bytes_per_day(capacity))
         };
         tiers.map(budget).collect()
-    }
-
-    /// Bytes for values in the flash tier at `path`.
-    fn flash_capacity(&self, path: &Path, configured: Option<ByteSize>) -> Result<u64> {
-        let whole = match configured {
-            Some(capacity) => capacity.bytes(),
-            None => file_system_bytes(path)?,
-        };
-        let log = if self.tiers.fast.is_empty() { shape::logged_bytes(&self.tiers.shape) } else { 0 };
-        // What is there stays reachable, whatever is configured now: less capacity only stops growth.
-        let names = std::fs::read_dir(path).map_err(|e| io("list", path, e))?;
-        let files = names.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_data));
-        let used = files.map(|file| file.metadata().map_or(0, |file| file.len())).sum();
-        Ok(whole.saturating_sub(log).max(used).min(FLASH_MAX))
     }
 
     fn options(&self, pool: &impl Pool) -> Options {
@@ -265,6 +247,19 @@ impl Prepared {
     }
 }
 
+/// Bytes for values in the flash tier at `path`, which has `logged` bytes of log and pool.
+fn flash_capacity(path: &Path, configured: Option<ByteSize>, logged: u64) -> Result<u64> {
+    let whole = match configured {
+        Some(capacity) => capacity.bytes(),
+        None => file_system_bytes(path)?,
+    };
+    // What is there stays reachable, whatever is configured now: less capacity only stops growth.
+    let names = std::fs::read_dir(path).map_err(|e| io("list", path, e))?;
+    let files = names.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_data));
+    let used = files.map(|file| file.metadata().map_or(0, |file| file.len())).sum();
+    Ok(whole.saturating_sub(logged).max(used).min(FLASH_MAX))
+}
+
 /// What seeds the checksums of everything in the store `uuid`.
 pub(crate) fn seed_of(uuid: Uuid) -> u64 {
     let (high, low) = uuid.as_u64_pair();
@@ -282,8 +277,8 @@ fn memory(config: &Config, tiers: &Tiers<RealDir>) -> Result<u64> {
         Some(set) if set.bytes() < pool + ENGINE_MEMORY => Err(Error::invalid(format!(
             "memory: {set} cannot hold the index, for which {} were set aside when the store was created; at least {} \
              is needed",
-            ByteSize(pool),
-            ByteSize(pool + ENGINE_MEMORY)
+            exact(ByteSize(pool)),
+            exact(ByteSize(pool + ENGINE_MEMORY))
         ))),
         Some(_) => Ok(budget),
         None => Ok(budget.max(pool * 2)),

@@ -4,7 +4,7 @@
 //! devices, over which they are striped: the log ring, and the image with room for a second copy of every page, so
 //! that a checkpoint never overwrites the last.
 
-use crate::config::{Config, EngineKind, FastKind, FastTier, drain_latency_ns, unknown_device};
+use crate::config::{Config, EngineKind, FastKind, FastTier, drain_latency_ns, exact, unknown_device};
 use crate::identity::{Mode, Shape};
 use crate::tiers::PROBE_NAME;
 use std::path::Path;
@@ -49,6 +49,7 @@ fn whole_pages(bytes: u64) -> u64 {
 /// `Invalid` if some of the fast tiers are byte-addressable and others are not, or one of several has less room
 /// than it is to give.
 pub(crate) fn decide(config: &Config, room: &[u64], memory: u64, least_pool: u64) -> Result<Shape> {
+    agree_with(config.engine, config)?;
     let mode = mode_of_all(config)?;
     let smallest = room.iter().copied().min().unwrap_or(0);
     let (pool_len, log_len) = match mode {
@@ -197,11 +198,22 @@ fn probe(path: &Path) -> Result<()> {
 pub(crate) fn agree(config: &Config, shape: &Shape, capacities: &[u64]) -> Result<()> {
     if config.engine != EngineKind::default() && config.engine != shape.engine {
         return Err(Error::invalid(
-            "engine was fixed when the store was created; to change it, make a checkpoint and restore it",
+            "engine was fixed as \"valuelog\" when the store was created; to change it, make a checkpoint and restore it",
         ));
     }
+    agree_with(shape.engine, config)?;
     for (tier, capacity) in config.fast.iter().zip(capacities) {
         agree_on(tier, shape, *capacity)?;
+    }
+    Ok(())
+}
+
+/// Refuses what `engine` does not know.
+fn agree_with(engine: EngineKind, config: &Config) -> Result<()> {
+    if engine == EngineKind::Valuelog && config.flash.iter().any(|tier| tier.write_budget.is_some()) {
+        return Err(Error::invalid(
+            "flash.write_budget: the store's engine is valuelog, which knows no write budget; the slab engine does",
+        ));
     }
     Ok(())
 }
@@ -231,7 +243,7 @@ fn agree_on(tier: &FastTier, shape: &Shape, capacity: u64) -> Result<()> {
         return Err(unknown_device("fast", device));
     }
     if capacity != tier.capacity.bytes() {
-        return fixed("capacity", &format!("{:?}", ByteSize(capacity).to_string()));
+        return fixed("capacity", &format!("{:?}", exact(ByteSize(capacity))));
     }
     Ok(())
 }

@@ -209,3 +209,14 @@ fn a_damaged_record_is_noticed() {
     std::fs::write(place.path("copy/CHECKPOINT"), &whole).expect("write");
     tierdb::restore(place.path("copy"), &place.tiered("target")).expect("a moved checkpoint is one");
 }
+
+#[test]
+fn a_checkpoint_that_fails_leaves_nothing_behind() {
+    let place = Place::new();
+    let db = place.filled("store");
+    db.close().expect("close");
+    db.checkpoint(place.path("backup")).expect_err("it is closed");
+    let names = std::fs::read_dir(place.path(".")).expect("list").flatten().map(|entry| entry.file_name());
+    let left: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with("backup")).collect();
+    assert!(left.is_empty(), "{left:?}");
+}

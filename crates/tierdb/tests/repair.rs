@@ -179,6 +179,13 @@ fn a_damaged_value_costs_its_own_key() {
     assert!(lost.iter().all(|key| !entries.contains_key(key)));
     let text = std::fs::read_to_string(place.path("away").join(REPORT_NAME)).expect("read");
     assert!(lost.iter().all(|key| text.contains(&*String::from_utf8_lossy(key))), "{text}");
+    let db = Db::open_config(&config).expect("open");
+    let refused = db.checkpoint(place.path("backup")).expect_err("not all of it can be copied");
+    assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
+    assert!(
+        !place.path("backup").exists() && !place.path("backup.partial").exists(),
+        "nothing is left behind"
+    );
 }
 
 #[test]

@@ -122,6 +122,12 @@ fn an_engine_without_a_write_budget_refuses_one() {
     let config = Config::new().with_memory(ByteSize::mib(16)).with_flash(flash.with_write_budget(budget));
     let error = Db::open_config(&config).map(drop).expect_err("valuelog");
     assert!(error.to_string().contains("flash.write_budget"), "{error}");
+    assert!(!dir.path().join("flash/TIER").exists(), "nothing was created");
+
+    // The engine that counts is the store's, whether it is said or not.
+    let slab = config.clone().with_engine(EngineKind::Slab);
+    Db::open_config(&slab).expect("create").close().expect("close");
+    Db::open_config(&config).expect("open").close().expect("close");
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod valuelog;
 
 pub use budget::WriteBudget;
 pub use slab::{PinningThreshold, Slab};
+pub(crate) use text::exact;
 pub use tier::{FastKind, FastTier, FlashTier, MIN_TIER};
 pub(crate) use tier::{drain_latency_ns, unknown_device};
 pub use valuelog::Valuelog;
