@@ -9,8 +9,10 @@ use tierdb_engine::conformance::harm::Rig;
 use tierdb_engine::{Background, Durability, Engine, KeyRange};
 
 const KIB: u64 = 1 << 10;
-const KEYS: u32 = 400;
-const ROUNDS: usize = 20;
+const KEYS: u32 = 1200;
+const ROUNDS: u32 = 40;
+/// By how much longer the snapshot waits in each round after the first range was removed: it is to open while tables are cleaned.
+const LATER: Duration = Duration::from_micros(100);
 /// How long tables may be rewritten until it counts as without end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -48,6 +50,10 @@ fn cleaning_ends_while_a_snapshot_is_open() {
         }
         engine.flush().expect("room");
         remove(engine, 0, KEYS / 2);
+        let removed = Instant::now();
+        while removed.elapsed() < LATER * round {
+            std::hint::spin_loop();
+        }
         let snapshot = engine.snapshot().expect("open");
         remove(engine, KEYS / 2, KEYS);
         let start = Instant::now();
