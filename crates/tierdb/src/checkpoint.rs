@@ -19,13 +19,17 @@ use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::Path;
 use tierdb_base::{ByteSize, Error, Location, Result, TierRole, Uuid, checksum, checksum_parts, matches};
-use tierdb_engine::{Cursor, Durability, Engine, KeyRange, Stats, WriteBatch};
+use tierdb_engine::{Cursor, Durability, Engine, KeyRange, WriteBatch};
 
 /// The file in a checkpoint that says what it holds.
 pub(crate) const RECORD_NAME: &str = "CHECKPOINT";
 const FORMAT: u32 = 1;
 /// The least pool and memory of a copy.
 const LEAST_POOL: u64 = 32 << 20;
+/// Bytes that index and HSIT take for a key, beside its own.
+const ENTRY_BYTES: u64 = 48;
+/// Keys whose length is taken for that of all.
+const SAMPLE: u64 = 1000;
 /// Writes of a copy go in batches of about so many bytes: few enough for any write buffer.
 const BATCH_BYTES: usize = 256 << 10;
 
@@ -181,11 +185,24 @@ fn fill(prepared: &mut Prepared, from: &mut dyn Cursor) -> Result<Copied> {
     Ok(copied)
 }
 
-/// What a store has on its fast tier, but for the write buffer.
-fn index_bytes(stats: &Stats) -> u64 {
+/// Bytes of the index of a copy: what `from` has of it on its fast tier, or where that is laid out in another way, what its keys will
+/// take, by their number and the length of the first ones.
+fn index_bytes(from: &dyn Engine) -> Result<u64> {
+    let stats = from.stats();
+    if stats.engine != "valuelog" {
+        let (mut keys, mut bytes) = (0, 0);
+        let mut cursor = from.cursor(KeyRange::all(), None)?;
+        while keys < SAMPLE
+            && let Some((key, _)) = cursor.next()?
+        {
+            keys += 1;
+            bytes += key.len() as u64;
+        }
+        return Ok(stats.keys * (ENTRY_BYTES + bytes / keys.max(1)));
+    }
     let fast = stats.tiers.iter().filter(|tier| tier.role == TierRole::Fast);
     let parts = fast.flat_map(|tier| &tier.parts).filter(|(name, _)| !name.starts_with("write buffer"));
-    parts.map(|(_, bytes)| bytes).sum()
+    Ok(parts.map(|(_, bytes)| bytes).sum())
 }
 
 /// As [`Db::checkpoint`](crate::Db::checkpoint), of the store `uuid`.
@@ -205,7 +222,7 @@ pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied
         Prepared::begin(&config, Intent::OpenOrCreate, None)?.abandon()?;
     }
     // A third of a pool is write buffer, and an index that was filled in order may be packed less well.
-    let pool = (index_bytes(&from.stats()) * 2).max(LEAST_POOL);
+    let pool = (index_bytes(from)? * 2).max(LEAST_POOL);
     config.memory = Some(ByteSize(pool * 2));
     let snapshot = from.snapshot()?;
     let mut prepared = Prepared::begin(&config, Intent::CreateNew, Some(pool))?;

@@ -131,6 +131,20 @@ fn an_engine_without_a_write_budget_refuses_one() {
 }
 
 #[test]
+fn a_checkpoint_takes_memory_for_its_keys_and_not_for_the_fast_tier() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let fast = FastTier::new(dir.path().join("fast"), ByteSize::mib(512)).with_kind(FastKind::Emulated);
+    let flash = FlashTier::new(dir.path().join("flash")).with_capacity(ByteSize::mib(64));
+    let config = Config::new().with_engine(EngineKind::Slab).with_memory(ByteSize::mib(32)).with_fast(fast);
+    let db = Db::open_config(&config.with_flash(flash)).expect("create");
+    db.put("key", "value").expect("put");
+    assert_eq!(db.checkpoint(dir.path().join("copy")).expect("checkpoint").entries, 1);
+    let copy = Db::open(dir.path().join("copy")).expect("open");
+    let pool = copy.stats().tiers.first().map(|tier| tier.capacity).expect("a tier");
+    assert!(pool <= 32 << 20, "{pool} bytes for one key");
+}
+
+#[test]
 fn a_store_is_not_opened_with_another_engine() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let mut config = config(dir.path(), None);
