@@ -10,6 +10,7 @@ pub mod batch;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod engine;
+pub mod gate;
 pub mod latency;
 pub mod media;
 pub mod model;
@@ -19,6 +20,7 @@ pub mod verify;
 
 pub use batch::{Op, WriteBatch};
 pub use engine::{Cursor, Durability, Engine, KeyRange, Snapshot};
+pub use gate::Gate;
 pub use latency::{Latencies, Timed};
 pub use media::{Background, FlashTier, Media};
 pub use model::{ModelEngine, ModelStore};

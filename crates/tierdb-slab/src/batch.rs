@@ -47,7 +47,7 @@ enum Effect {
 impl<P: Pool, D: Dir> Core<P, D> {
     /// Applies `batch`.
     pub fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
-        let _changing = self.change()?;
+        let _changing = self.gate.change()?;
         self.counters.batches.add(1);
         let mut ops = Ops::new();
         for op in batch.ops() {

@@ -37,9 +37,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let last = self.clock.last();
         let oldest = self.snapshots.list().first().copied().unwrap_or(last);
         let mut wanted: Vec<Arc<RangeTombstone>> = Vec::new();
-        let mut cleaned = parts.iter().map(|part| self.clean_part(part, oldest, &mut wanted));
-        let done = cleaned.find(Result::is_err).unwrap_or(Ok(()));
-        drop(cleaned);
+        let done = parts.iter().try_for_each(|part| self.clean_part(part, oldest, &mut wanted));
         // Of those before one that failed, too: the next cleaning does not find what they have forgotten.
         self.forget_ranges(&parts, wanted);
         done
@@ -70,14 +68,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         state.stage_retired(&self.heap, &mut stage);
         let _drained = stage.drain();
         state.release_retired(&self.heap);
-        let needed = |range: &RangeTombstone| {
-            range.seqno > oldest || holding_removed(&state.tables, range).next().is_some()
-        };
-        let gone: Vec<Arc<RangeTombstone>> =
-            state.ranges.iter().filter(|range| !needed(range)).cloned().collect();
-        wanted.extend(state.ranges.iter().filter(|range| needed(range)).cloned());
-        state.ranges.retain(|range| !gone.iter().any(|gone| Arc::ptr_eq(gone, range)));
-        wanted.extend(gone);
+        wanted.extend(state.ranges.iter().cloned());
+        let tables = &state.tables;
+        state.ranges.retain(|range| range.seqno > oldest || holding_removed(tables, range).next().is_some());
         Ok(())
     }
 

@@ -16,13 +16,12 @@ use crate::snapshots::Snapshots;
 use crate::tracker::{Tier, Tracker};
 use crate::tune::PinnedShare;
 use crate::work::Work;
-use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard};
 use parking_lot::{Mutex, RwLock};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
-use tierdb_base::{Error, FailureLatch, Result, Seqno, checksum};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tierdb_base::{Result, Seqno, checksum};
 use tierdb_device::{Cause, Dir, Meter};
-use tierdb_engine::{Latencies, Value};
+use tierdb_engine::{Gate, Latencies, Value};
 use tierdb_pmem::{Lsn, PersistenceDomain, Pool, seal};
 use tierdb_sync::CommitClock;
 use tierdb_table::Found;
@@ -64,7 +63,7 @@ pub struct Core<P: Pool, D: Dir> {
     /// How many levels of tables there may be.
     pub levels: Level,
     pub mode: String,
-    pub latch: FailureLatch,
+    pub gate: Gate,
     pub fast_meter: Meter,
     pub clock: CommitClock,
     pub snapshots: Snapshots,
@@ -76,9 +75,6 @@ pub struct Core<P: Pool, D: Dir> {
     pub counters: Counters,
     pub latencies: Latencies,
     pub work: Work,
-    /// Held, shared, while the store changes; by a close alone.
-    pub changing: ShardedLock<()>,
-    pub closed: AtomicBool,
     pub seqno_limit: AtomicU64,
     pub raising: Mutex<()>,
     /// Whether flushes reach media in the order they were made.
@@ -112,30 +108,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Whether the pool's flushes reach media in their order.
     pub fn is_ordered(pool: &P) -> bool {
         pool.domain() == PersistenceDomain::Logged
-    }
-
-    /// Refuses after a close or a failed write.
-    pub fn check_writable(&self) -> Result<()> {
-        self.check_open()?;
-        self.latch.check()
-    }
-
-    /// The right to change the store, which a close waits for.
-    ///
-    /// # Errors
-    /// As [`Core::check_writable`].
-    pub fn change(&self) -> Result<ShardedLockReadGuard<'_, ()>> {
-        let changing = self.changing.read().unwrap_or_else(PoisonError::into_inner);
-        self.check_writable()?;
-        Ok(changing)
-    }
-
-    /// Refuses after a close.
-    pub fn check_open(&self) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::invalid("the store is closed"));
-        }
-        Ok(())
     }
 
     /// Makes sure that the next seqnos lie below the persistent limit.

@@ -297,7 +297,7 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
     }
 
     fn step(&mut self, reverse: bool) -> Result<Option<(Vec<u8>, Value)>> {
-        self.core.check_open()?;
+        self.core.gate.check_open()?;
         self.core.lost.check_all(&self.core.heap)?;
         if self.reverse != reverse {
             self.reverse = reverse;

@@ -7,8 +7,7 @@ use crate::recover;
 use crate::snapshots;
 use crate::work;
 use parking_lot::Mutex;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use tierdb_base::{Result, check_key};
 use tierdb_device::Dir;
@@ -117,14 +116,14 @@ impl<P: Pool, D: Dir> Drop for Pin<P, D> {
 impl<P: Pool, D: Dir> Engine for SlabStore<P, D> {
     fn get(&self, key: &[u8]) -> Result<Option<Value>> {
         check_key(key)?;
-        self.core.check_open()?;
+        self.core.gate.check_open()?;
         self.core.counters.gets.add(1);
         self.timed(Timed::Get, || self.core.get(key))
     }
 
     fn get_at(&self, key: &[u8], snapshot: &Snapshot) -> Result<Option<Value>> {
         check_key(key)?;
-        self.core.check_open()?;
+        self.core.gate.check_open()?;
         self.core.counters.gets.add(1);
         self.core.get_as_of(key, snapshot.seqno())
     }
@@ -146,7 +145,7 @@ impl<P: Pool, D: Dir> Engine for SlabStore<P, D> {
     }
 
     fn delete_range(&self, range: &KeyRange, durability: Durability) -> Result<u64> {
-        let _changing = self.core.change()?;
+        let _changing = self.core.gate.change()?;
         let keys = StoreCursor::count(&self.core, range.clone(), self.take_snapshot())?;
         if keys > 0 {
             self.core.remove_range(range, durability)?;
@@ -157,30 +156,30 @@ impl<P: Pool, D: Dir> Engine for SlabStore<P, D> {
     }
 
     fn snapshot(&self) -> Result<Snapshot> {
-        self.core.check_open()?;
+        self.core.gate.check_open()?;
         Ok(self.take_snapshot())
     }
 
     fn cursor(&self, range: KeyRange, snapshot: Option<&Snapshot>) -> Result<Box<dyn Cursor + '_>> {
-        self.core.check_open()?;
+        self.core.gate.check_open()?;
         self.core.counters.cursors.add(1);
         let snapshot = snapshot.cloned().unwrap_or_else(|| self.take_snapshot());
         Ok(Box::new(StoreCursor::new(&self.core, range, snapshot)))
     }
 
     fn sync(&self) -> Result<()> {
-        self.core.check_writable()?;
+        self.core.gate.check_writable()?;
         self.core.heap.pool.wait(self.core.heap.pool.lsn())
     }
 
     fn flush(&self) -> Result<()> {
-        let _changing = self.core.change()?;
+        let _changing = self.core.gate.change()?;
         self.core.demote_all()?;
         self.sync()
     }
 
     fn compact(&self) -> Result<()> {
-        let _changing = self.core.change()?;
+        let _changing = self.core.gate.change()?;
         self.core.clean_ranges()?;
         self.core.join_tables()?;
         self.core.drain_retired();
@@ -189,7 +188,7 @@ impl<P: Pool, D: Dir> Engine for SlabStore<P, D> {
     }
 
     fn verify(&self) -> Result<VerifyReport> {
-        self.core.check_open()?;
+        self.core.gate.check_open()?;
         self.core.verify()
     }
 
@@ -198,14 +197,14 @@ impl<P: Pool, D: Dir> Engine for SlabStore<P, D> {
     }
 
     fn close(&self) -> Result<()> {
-        if self.core.closed.swap(true, Ordering::AcqRel) {
+        if !self.core.gate.shut() {
             return Ok(());
         }
         self.stop_threads();
         // What had begun ends, and nothing begins.
-        let _closing = self.core.changing.write().unwrap_or_else(PoisonError::into_inner);
+        let _closing = self.core.gate.alone();
         // What was acknowledged as durable is on media; grouped writes may not be.
-        self.core.latch.check()?;
+        self.core.gate.latch().check()?;
         self.core.drain_retired();
         self.core.heap.pool.close()
     }

@@ -113,7 +113,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if !wanted {
             return;
         }
-        let Ok(_changing) = self.change() else { return };
+        let Ok(_changing) = self.gate.change() else { return };
         let part = self.router.read().part_of(key).clone();
         {
             // While the key space is divided, the partition may be one that is given up.

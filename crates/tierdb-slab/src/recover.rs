@@ -33,14 +33,13 @@ use crate::snapshots::Snapshots;
 use crate::tracker::Tracker;
 use crate::tune::PinnedShare;
 use crate::work::Work;
-use crossbeam_utils::sync::ShardedLock;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
 use tierdb_base::{Error, Result, Seqno, TierRole};
 use tierdb_device::{Cause, Dir};
-use tierdb_engine::{Latencies, Media};
+use tierdb_engine::{Gate, Latencies, Media};
 use tierdb_pmem::{Pool, Stage, unseal};
 use tierdb_sync::CommitClock;
 
@@ -70,7 +69,7 @@ fn core_of<P: Pool, D: Dir>(
         commits: CommitSlots::new(),
         router: RwLock::new(router),
         mode: media.mode,
-        latch: media.latch,
+        gate: Gate::new(media.latch),
         fast_meter: media.fast_meter,
         clock: CommitClock::new(last),
         snapshots: Snapshots::default(),
@@ -82,8 +81,6 @@ fn core_of<P: Pool, D: Dir>(
         counters: Counters::default(),
         latencies: Latencies::new(),
         work: Work::new(options.background),
-        changing: ShardedLock::new(()),
-        closed: AtomicBool::new(false),
         levels,
         seqno_limit: AtomicU64::new(last),
         raising: Mutex::new(()),

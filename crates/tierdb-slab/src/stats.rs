@@ -133,7 +133,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("moved_records", c.moved_records.get()),
                 ("lost_records", self.lost.slots().len() as u64),
             ],
-            poisoned: self.latch.check().err().map(|error| error.to_string()),
+            poisoned: self.gate.latch().check().err().map(|error| error.to_string()),
         };
         let now = tune::now();
         let budgets = || self.flash.dirs.iter().map(|dir| &dir.budget);

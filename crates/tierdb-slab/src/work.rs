@@ -310,7 +310,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     fn free_up(&self, need: &Need) -> Result<()> {
-        self.latch.check()?;
+        self.gate.latch().check()?;
         self.drain_retired();
         if self.has_room(need) {
             return Ok(());
@@ -373,7 +373,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut state = self.work.state.lock();
         let asked_in = state.rounds;
         loop {
-            self.latch.check()?;
+            self.gate.latch().check()?;
             if state.stop {
                 return Err(Error::invalid("the store is closed"));
             }

@@ -31,7 +31,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
         check_key(key)?;
         check_value(value)?;
-        let _changing = self.change()?;
+        let _changing = self.gate.change()?;
         self.counters.puts.add(1);
         self.write_one(key, Some(value), durability)?;
         self.counters.user_bytes.add((key.len() + value.len()) as u64);
@@ -41,7 +41,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Removes `key`.
     pub fn delete(&self, key: &[u8], durability: Durability) -> Result<()> {
         check_key(key)?;
-        let _changing = self.change()?;
+        let _changing = self.gate.change()?;
         self.counters.deletes.add(1);
         self.write_one(key, None, durability)?;
         self.counters.user_bytes.add(key.len() as u64);

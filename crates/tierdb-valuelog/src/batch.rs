@@ -59,7 +59,7 @@ fn pairs(planned: &[Planned<'_>]) -> impl Iterator<Item = (u64, Word)> {
 impl<P: Pool, D: Dir> Core<P, D> {
     /// Applies all writes of `batch` at once.
     pub fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
-        let _changing = self.change()?;
+        let _changing = self.gate.change()?;
         if batch.is_empty() {
             return self.settle_earlier(durability);
         }

@@ -14,14 +14,13 @@ use crate::versions::Versions;
 use crate::victims::Victims;
 use crate::word::{Place, Word};
 use crate::work::Work;
-use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
-use tierdb_base::{Error, FailureLatch, Result, TierRole};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tierdb_base::{Error, Result, TierRole};
 use tierdb_device::{Dir, Meter};
-use tierdb_engine::Latencies;
+use tierdb_engine::{Gate, Latencies};
 use tierdb_pmem::{PersistenceDomain, Pool, seal, unseal};
 use tierdb_sync::CommitClock;
 
@@ -39,7 +38,7 @@ pub struct Core<P: Pool, D: Dir> {
     pub options: Options,
     pub seed: u64,
     pub mode: String,
-    pub latch: FailureLatch,
+    pub gate: Gate,
     pub fast_meter: Meter,
     pub pages: Arc<Pages<P>>,
     pub hsit: Hsit<P>,
@@ -60,9 +59,6 @@ pub struct Core<P: Pool, D: Dir> {
     pub latencies: Latencies,
     pub victims: Victims<P>,
     pub work: Work,
-    /// Held, shared, while the store changes; by a close alone.
-    pub changing: ShardedLock<()>,
-    pub closed: AtomicBool,
     pub seqno_limit: AtomicU64,
     pub raising: Mutex<()>,
     /// Whether flushes reach media in the order they were made.
@@ -73,35 +69,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Whether the pool's flushes reach media in their order.
     pub fn is_ordered(pool: &P) -> bool {
         pool.domain() == PersistenceDomain::Logged
-    }
-
-    /// Refuses after a close or a failed write.
-    pub fn check_writable(&self) -> Result<()> {
-        self.check_open()?;
-        self.latch.check()
-    }
-
-    /// The right to change the store, which a close waits for.
-    ///
-    /// # Errors
-    /// As [`Core::check_writable`].
-    pub fn change(&self) -> Result<ShardedLockReadGuard<'_, ()>> {
-        let changing = self.change_anyway();
-        self.check_writable()?;
-        Ok(changing)
-    }
-
-    /// As [`Core::change`], for what is done after a close or a failure too.
-    pub fn change_anyway(&self) -> ShardedLockReadGuard<'_, ()> {
-        self.changing.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Refuses after a close.
-    pub fn check_open(&self) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::invalid("the store is closed"));
-        }
-        Ok(())
     }
 
     /// The persistent limit of seqnos.
@@ -166,7 +133,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::moving::Reclaim;
     use crate::storage::State;
-    use tierdb_base::mutant;
+    use tierdb_base::{FailureLatch, mutant};
     use tierdb_device::Cause;
     use tierdb_engine::{Background, Durability, FlashTier, Media, WriteBatch};
     use tierdb_sim::{Budget, CrashModel, SimDir, SimPool, World};

@@ -230,7 +230,7 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
     }
 
     fn step(&mut self, reverse: bool) -> Result<Option<(Vec<u8>, Value)>> {
-        self.core.check_open()?;
+        self.core.gate.check_open()?;
         if self.reverse != reverse {
             self.start_over();
             self.reverse = reverse;

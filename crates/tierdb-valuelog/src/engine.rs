@@ -7,8 +7,7 @@ use crate::moving::Reclaim;
 use crate::recover;
 use crate::work;
 use parking_lot::Mutex;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use tierdb_base::{Result, check_key};
 use tierdb_device::Dir;
@@ -80,14 +79,14 @@ struct Pin<P: Pool, D: Dir> {
 impl<P: Pool, D: Dir> Drop for Pin<P, D> {
     fn drop(&mut self) {
         let core = &self.core;
-        let _changing = core.change_anyway();
+        let _changing = core.gate.change_anyway();
         let unneeded = core.versions.close(self.seqno, || core.clock.release_snapshot());
         let guard = crossbeam_epoch::pin();
         for (entry, word) in unneeded {
             core.discard(entry, word.clean(), &guard);
         }
         drop(guard);
-        if core.check_open().is_ok() {
+        if core.gate.check_open().is_ok() {
             core.purge_deleted();
         }
     }
@@ -107,20 +106,20 @@ impl<P: Pool, D: Dir> ValueLog<P, D> {
 impl<P: Pool, D: Dir> Engine for ValueLog<P, D> {
     fn get(&self, key: &[u8]) -> Result<Option<Value>> {
         check_key(key)?;
-        self.core.check_open()?;
+        self.core.gate.check_open()?;
         self.core.counters.gets.add(1);
         self.timed(Timed::Get, || self.core.get(key))
     }
 
     fn get_at(&self, key: &[u8], snapshot: &Snapshot) -> Result<Option<Value>> {
         check_key(key)?;
-        self.core.check_open()?;
+        self.core.gate.check_open()?;
         self.core.counters.gets.add(1);
         self.core.get_at(key, snapshot.seqno())
     }
 
     fn multi_get(&self, keys: &[&[u8]]) -> Vec<Result<Option<Value>>> {
-        if let Err(error) = self.core.check_open() {
+        if let Err(error) = self.core.gate.check_open() {
             return keys.iter().map(|_| Err(error.clone())).collect();
         }
         self.core.counters.gets.add(keys.len() as u64);
@@ -142,7 +141,7 @@ impl<P: Pool, D: Dir> Engine for ValueLog<P, D> {
     }
 
     fn delete_range(&self, range: &KeyRange, durability: Durability) -> Result<u64> {
-        self.core.check_writable()?;
+        self.core.gate.check_writable()?;
         let snapshot = self.take_snapshot();
         let mut cursor = StoreCursor::new(&self.core, range.clone(), snapshot);
         let mut removed = 0;
@@ -168,25 +167,25 @@ impl<P: Pool, D: Dir> Engine for ValueLog<P, D> {
     }
 
     fn snapshot(&self) -> Result<Snapshot> {
-        self.core.check_open()?;
+        self.core.gate.check_open()?;
         Ok(self.take_snapshot())
     }
 
     fn cursor(&self, range: KeyRange, snapshot: Option<&Snapshot>) -> Result<Box<dyn Cursor + '_>> {
-        self.core.check_open()?;
+        self.core.gate.check_open()?;
         self.core.counters.cursors.add(1);
         let snapshot = snapshot.cloned().unwrap_or_else(|| self.take_snapshot());
         Ok(Box::new(StoreCursor::new(&self.core, range, snapshot)))
     }
 
     fn sync(&self) -> Result<()> {
-        self.core.check_writable()?;
+        self.core.gate.check_writable()?;
         // Every write has fenced what it published before it returned.
         self.core.pool.wait(self.core.pool.lsn())
     }
 
     fn flush(&self) -> Result<()> {
-        let _changing = self.core.change()?;
+        let _changing = self.core.gate.change()?;
         self.core.reclaim(Reclaim::All)?;
         if self.core.work.is_inline() {
             self.core.maintain_cache()?;
@@ -195,13 +194,13 @@ impl<P: Pool, D: Dir> Engine for ValueLog<P, D> {
     }
 
     fn compact(&self) -> Result<()> {
-        let _changing = self.core.change()?;
+        let _changing = self.core.gate.change()?;
         self.core.collect_all()?;
         self.sync()
     }
 
     fn verify(&self) -> Result<VerifyReport> {
-        self.core.check_open()?;
+        self.core.gate.check_open()?;
         self.core.verify()
     }
 
@@ -210,14 +209,14 @@ impl<P: Pool, D: Dir> Engine for ValueLog<P, D> {
     }
 
     fn close(&self) -> Result<()> {
-        if self.core.closed.swap(true, Ordering::AcqRel) {
+        if !self.core.gate.shut() {
             return Ok(());
         }
         self.stop_threads();
         // What had begun ends, and nothing begins.
-        let _closing = self.core.changing.write().unwrap_or_else(PoisonError::into_inner);
+        let _closing = self.core.gate.alone();
         // What was acknowledged as durable is on media; grouped writes may not be.
-        self.core.latch.check()?;
+        self.core.gate.latch().check()?;
         self.core.upkeep()?;
         self.core.leave_image()?;
         self.core.pool.close()

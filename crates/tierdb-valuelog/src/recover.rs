@@ -32,14 +32,13 @@ use crate::versions::Versions;
 use crate::victims::Victims;
 use crate::word::{MAX_DEVICES, Place, UNIT, Word};
 use crate::work::Work;
-use crossbeam_utils::sync::ShardedLock;
 use parking_lot::Mutex;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tierdb_base::{Error, Result, TierRole};
 use tierdb_device::{Cause, Dir};
-use tierdb_engine::{Latencies, Media};
+use tierdb_engine::{Gate, Latencies, Media};
 use tierdb_pmem::{Pool, seal, unseal};
 use tierdb_sync::CommitClock;
 
@@ -91,14 +90,12 @@ pub fn create<P: Pool, D: Dir>(media: Media<P, D>, options: Options) -> Result<C
         counters: Counters::default(),
         latencies: Latencies::new(),
         work: Work::new(options.background),
-        changing: ShardedLock::new(()),
-        closed: AtomicBool::new(false),
         seqno_limit: AtomicU64::new(0),
         raising: Mutex::new(()),
         ordered,
         seed: media.seed,
         mode: media.mode,
-        latch: media.latch,
+        gate: Gate::new(media.latch),
         fast_meter: media.fast_meter,
         layout,
         options,
@@ -163,15 +160,13 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
         counters: Counters::default(),
         latencies: Latencies::new(),
         work: Work::new(options.background),
-        changing: ShardedLock::new(()),
-        closed: AtomicBool::new(false),
         seqno_limit: AtomicU64::new(last),
         raising: Mutex::new(()),
         ordered,
         rings: Rings::new(pool.clone(), media.seed, &layout, &ends),
         seed: media.seed,
         mode: media.mode,
-        latch: media.latch,
+        gate: Gate::new(media.latch),
         fast_meter: media.fast_meter,
         layout,
         options,

@@ -110,7 +110,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("quarantined_chunks", c.quarantined_chunks.get()),
                 ("opened_from_image", c.opened_from_image.get()),
             ],
-            poisoned: self.latch.check().err().map(|error| error.to_string()),
+            poisoned: self.gate.latch().check().err().map(|error| error.to_string()),
         }
     }
 }

@@ -177,7 +177,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     fn wait_for_reclaim(&self) -> Result<()> {
-        self.latch.check()?;
+        self.gate.latch().check()?;
         if self.work.is_inline() {
             self.reclaim(Reclaim::All)?;
             self.work.settle_epochs();

@@ -49,7 +49,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
         check_key(key)?;
         check_value(value)?;
-        let _changing = self.change()?;
+        let _changing = self.gate.change()?;
         self.reserve_seqnos();
         let body = self.body(value)?;
         let stored = stored_len(HEADER + key.len() + body.bytes.len());
@@ -251,7 +251,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Removes `key`.
     pub fn delete(&self, key: &[u8], durability: Durability) -> Result<()> {
         check_key(key)?;
-        let _changing = self.change()?;
+        let _changing = self.gate.change()?;
         self.reserve_seqnos();
         self.pool.admit(256)?;
         self.counters.deletes.add(1);

@@ -140,15 +140,15 @@ impl Prepared {
     fn media<P: Pool>(&self, pool: P, latch: FailureLatch, fast_meter: Meter) -> Result<Media<P, RealDir>> {
         let mode = self.mode_in_words(&pool);
         let mut flash = Vec::with_capacity(self.tiers.flash.len());
-        // Without a fast tier, the first of them has log and pool, and counts together with these.
-        let logged = if self.tiers.fast.is_empty() { shape::logged_bytes(&self.tiers.shape) } else { 0 };
-        for (tier, logged) in self.tiers.flash.iter().zip(std::iter::once(logged).chain(std::iter::repeat(0)))
-        {
+        for (number, tier) in self.tiers.flash.iter().enumerate() {
+            // Without a fast tier, the first one has log and pool, and counts together with these.
+            let has_log = number == 0 && self.tiers.fast.is_empty();
+            let logged = if has_log { shape::logged_bytes(&self.tiers.shape) } else { 0 };
             let configured = self.config.flash.get(tier.configured);
             flash.push(FlashTier {
                 dir: tier.dir.clone(),
                 capacity: flash_capacity(&tier.path, configured.and_then(|flash| flash.capacity), logged)?,
-                meter: if logged > 0 { fast_meter.clone() } else { Meter::new() },
+                meter: if has_log { fast_meter.clone() } else { Meter::new() },
                 emulation: configured.and_then(|flash| flash.emulate.as_deref()).and_then(Emulation::named),
             });
         }

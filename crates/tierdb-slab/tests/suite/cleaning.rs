@@ -6,9 +6,8 @@ use crate::rig::Sizes;
 use std::ops::Bound;
 use std::time::{Duration, Instant};
 use tierdb_engine::conformance::harm::Rig;
-use tierdb_engine::{Background, Durability, Engine, KeyRange};
+use tierdb_engine::{Durability, Engine, KeyRange};
 
-const KIB: u64 = 1 << 10;
 const KEYS: u32 = 1200;
 const ROUNDS: u32 = 40;
 /// By how much longer the snapshot waits in each round after the first range was removed: it is to open while tables are cleaned.
@@ -32,16 +31,7 @@ fn remove(engine: &dyn Engine, from: u32, to: u32) {
 
 #[test]
 fn cleaning_ends_while_a_snapshot_is_open() {
-    let sizes = Sizes {
-        name: "cleaning",
-        pool: 2048 * KIB,
-        slab: 16 * KIB,
-        table: 16 * KIB,
-        flash: vec![64 << 20],
-        memory: 1024 * KIB,
-        background: Background::Threads,
-        ..Sizes::tiny()
-    };
+    let sizes = Sizes { table: 16 << 10, ..Sizes::roomy() };
     for round in 0..ROUNDS {
         let rig = Rig::new(sizes.clone(), None);
         let engine: &dyn Engine = &*rig.open(&rig.empty_world()).expect("opens");
