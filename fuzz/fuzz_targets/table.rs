@@ -56,8 +56,8 @@ fn exercise(world: &World) {
         let _ = table.get(&key(number), 5, Cause::Foreground);
     }
     let keys: Vec<_> = (0..40).map(|number| key(number * 3)).collect();
-    let keys: Vec<_> = keys.iter().map(|key| (&key[..], 9)).collect();
-    let _ = table.get_many(&keys, Cause::Foreground);
+    let keys: Vec<_> = keys.iter().map(|key| (&*table, &key[..], 9)).collect();
+    let _ = Table::get_many(&keys, Cause::Foreground);
     let _ = table.verify(Cause::Verify);
     for direction in [Direction::Forward, Direction::Backward] {
         let range = (Bound::Unbounded, Bound::Unbounded);

@@ -5,7 +5,9 @@
 
 use std::time::{Duration, Instant};
 use tierdb_base::Result;
-use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Dir, OpenMode, ReadBatching, RealDir, RealOptions};
+use tierdb_device::{
+    AlignedBuf, BLOCK, BlockFile, Dir, FileRead, OpenMode, ReadBatching, RealDir, RealOptions,
+};
 
 const FILE: &str = "readbench.data";
 const FILE_BYTES: u64 = 1 << 30;
@@ -80,11 +82,11 @@ fn measure_all(path: &str, time: Duration) -> Result<()> {
         let start = Instant::now();
         let mut random = fastrand::Rng::with_seed(count as u64);
         let mut reads = 0;
-        let mut reqs: Vec<_> =
-            (0..count).map(|_| Ok((0, AlignedBuf::zeroed(BLOCK as usize)?))).collect::<Result<_>>()?;
+        let read = |_| Ok(FileRead { file: &file, at: 0, buf: AlignedBuf::zeroed(BLOCK as usize)? });
+        let mut wanted: Vec<_> = (0..count).map(read).collect::<Result<_>>()?;
         while start.elapsed() < time {
-            reqs.iter_mut().for_each(|(at, _)| *at = random.u64(..FILE_BYTES / BLOCK) * BLOCK);
-            file.read_many(&mut reqs).into_iter().collect::<Result<Vec<()>>>()?;
+            wanted.iter_mut().for_each(|read| read.at = random.u64(..FILE_BYTES / BLOCK) * BLOCK);
+            BlockFile::read_many(&mut wanted).into_iter().collect::<Result<Vec<()>>>()?;
             reads += count;
         }
         println!("read_many of {count:2}: {:.0} reads/s", reads as f64 / start.elapsed().as_secs_f64());

@@ -30,6 +30,16 @@ pub enum OpenMode {
     CreateNew,
 }
 
+/// One of several reads, which may be of several files.
+pub struct FileRead<'f, F> {
+    /// Of which file.
+    pub file: &'f F,
+    /// From which byte on.
+    pub at: u64,
+    /// What it fills.
+    pub buf: AlignedBuf,
+}
+
 /// A file on block media. Clones and threads may use it at once; operations on overlapping ranges are
 /// the caller's to order.
 pub trait BlockFile: Send + Sync + 'static {
@@ -55,10 +65,13 @@ pub trait BlockFile: Send + Sync + 'static {
     /// inside the file. Short reads and interrupts are the implementation's to finish.
     fn read(&self, at: u64, buf: &mut AlignedBuf) -> Result<()>;
 
-    /// Reads each (offset, buffer) as [`BlockFile::read`] does, with the reads in flight at once where the
-    /// medium can. One result for each, in their order: one that fails does not stop the others.
-    fn read_many(&self, reqs: &mut [(u64, AlignedBuf)]) -> Vec<Result<()>> {
-        reqs.iter_mut().map(|(at, buf)| self.read(*at, buf)).collect()
+    /// Does each of `reads` as [`BlockFile::read`] does, with all in flight at once where the medium can. One result
+    /// for each, in their order: one that fails does not stop the others.
+    fn read_many(reads: &mut [FileRead<'_, Self>]) -> Vec<Result<()>>
+    where
+        Self: Sized,
+    {
+        reads.iter_mut().map(|read| read.file.read(read.at, &mut read.buf)).collect()
     }
 
     /// Writes `bytes` at byte `at`; not durable before a [`BlockFile::sync`]. `at` and `bytes.len()` are

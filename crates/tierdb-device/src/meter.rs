@@ -4,8 +4,9 @@
 //! device, not of bytes asked for.
 
 use crate::buf::AlignedBuf;
-use crate::file::BlockFile;
+use crate::file::{BlockFile, FileRead};
 use parking_lot::Mutex;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -262,12 +263,19 @@ impl<F: BlockFile> Metered<F> {
     }
 
     /// As [`BlockFile::read_many`].
-    pub fn read_many(&self, reqs: &mut [(u64, AlignedBuf)], cause: Cause) -> Vec<Result<()>> {
-        let due = reqs.iter().filter_map(|(_, buf)| self.read_due(buf.len())).max();
-        let results = self.file.read_many(reqs);
+    pub fn read_many(reads: &mut [FileRead<'_, Self>], cause: Cause) -> Vec<Result<()>> {
+        let due = reads.iter().filter_map(|read| read.file.read_due(read.buf.len())).max();
+        let mut inner: Vec<_> = reads
+            .iter_mut()
+            .map(|read| FileRead { file: &read.file.file, at: read.at, buf: mem::take(&mut read.buf) })
+            .collect();
+        let results = F::read_many(&mut inner);
         due.into_iter().for_each(wait_until);
-        for ((_, buf), _) in reqs.iter().zip(&results).filter(|(_, result)| result.is_ok()) {
-            self.meter.count_read(cause, buf.len() as u64);
+        for ((read, inner), result) in reads.iter_mut().zip(inner).zip(&results) {
+            read.buf = inner.buf;
+            if result.is_ok() {
+                read.file.meter.count_read(cause, read.buf.len() as u64);
+            }
         }
         results
     }
@@ -352,13 +360,20 @@ mod tests {
         }
     }
 
+    fn reads_of<const N: usize>(
+        file: &Metered<Instantly>,
+        places: [u64; N],
+    ) -> [FileRead<'_, Metered<Instantly>>; N] {
+        places.map(|at| FileRead { file, at, buf: AlignedBuf::zeroed(4096).expect("memory") })
+    }
+
     #[test]
     fn only_reads_that_succeeded_are_counted() {
         let meter = Meter::new();
         let file = Metered::new(Instantly, meter.clone(), None);
-        let mut reqs: Vec<_> =
-            (0..3).map(|i| (i * 4096, AlignedBuf::zeroed(4096).expect("memory"))).collect();
-        let results = file.read_many(&mut reqs, Cause::Foreground);
+        let mut reads = reads_of(&file, [0, 4096, 8192]);
+        let results = Metered::read_many(&mut reads, Cause::Foreground);
+        assert!(reads.iter().all(|read| read.buf.len() == 4096), "each has its buffer again");
         assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
         let counted = meter.get(Cause::Foreground);
         assert_eq!((counted.reads, counted.read_bytes), (2, 8192));
@@ -386,8 +401,7 @@ mod tests {
         });
         // Asked for at once, they take as long.
         takes_at_least_and_sooner_or_later_less_than([98, 600], || {
-            let mut reqs: Vec<_> = (0..8).map(|_| (0, AlignedBuf::zeroed(4096).expect("memory"))).collect();
-            file.read_many(&mut reqs, Cause::Foreground);
+            Metered::read_many(&mut reads_of(&file, [0; 8]), Cause::Foreground);
         });
     }
 

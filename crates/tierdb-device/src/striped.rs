@@ -19,8 +19,9 @@
 //! [`Dir::rename`] could be half done after a crash, so it is refused where there is more than one directory.
 
 use crate::buf::AlignedBuf;
-use crate::file::{BLOCK, BlockFile, Dir, DirLock, OpenMode};
+use crate::file::{BLOCK, BlockFile, Dir, DirLock, FileRead, OpenMode};
 use std::io::ErrorKind;
+use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 use tierdb_base::{Error, Result};
@@ -317,38 +318,41 @@ impl<F: BlockFile> BlockFile for StripedFile<F> {
         Ok(())
     }
 
-    /// The reads of each part are in flight at once.
-    fn read_many(&self, reqs: &mut [(u64, AlignedBuf)]) -> Vec<Result<()>> {
-        if let [only] = &*self.parts {
-            return only.read_many(reqs);
-        }
-        let mut results: Vec<Result<()>> = Vec::with_capacity(reqs.len());
-        // Of each part: which request a read is for, and the read.
-        let mut owners: Vec<Vec<usize>> = self.parts.iter().map(|_| Vec::new()).collect();
-        let mut reads: Vec<Vec<(u64, AlignedBuf)>> = self.parts.iter().map(|_| Vec::new()).collect();
-        for (index, (at, buf)) in reqs.iter().enumerate() {
-            results.push(self.spans("read", *at, buf.len()).map(|spans| {
-                for span in spans {
-                    owners[span.number].push(index);
-                    reads[span.number].push((span.at, span.bytes));
+    fn read_many(reads: &mut [FileRead<'_, Self>]) -> Vec<Result<()>> {
+        let mut results: Vec<Result<()>> = Vec::with_capacity(reads.len());
+        // Which read a read of a part is for, the number of the part where it is not for the whole of that, and the read.
+        let (mut owners, mut of_parts) = (Vec::with_capacity(reads.len()), Vec::with_capacity(reads.len()));
+        for (index, read) in reads.iter_mut().enumerate() {
+            let parts = &read.file.parts;
+            if let Some((file, at)) = read.file.part_of(read.at, read.buf.len()) {
+                owners.push((index, None));
+                of_parts.push(FileRead { file, at, buf: mem::take(&mut read.buf) });
+                results.push(Ok(()));
+                continue;
+            }
+            results.push(read.file.spans("read", read.at, read.buf.len()).map(|spans| {
+                for Span { number, at, bytes, .. } in spans {
+                    owners.push((index, Some(number)));
+                    of_parts.push(FileRead { file: &parts[number], at, buf: bytes });
                 }
             }));
         }
-        let mut spans: Vec<Vec<Span>> = reqs.iter().map(|_| Vec::new()).collect();
-        for (number, (part, reads)) in self.parts.iter().zip(&mut reads).enumerate() {
-            let outcomes = part.read_many(reads);
-            for ((index, (at, bytes)), outcome) in owners[number].iter().zip(reads.drain(..)).zip(outcomes) {
-                match outcome {
-                    Ok(()) => spans[*index].push(Span { number, at, bytes, done: 0 }),
-                    Err(error) => results[*index] = Err(error),
-                }
+        let outcomes = F::read_many(&mut of_parts);
+        let mut spans: Vec<Vec<Span>> = reads.iter().map(|_| Vec::new()).collect();
+        for (((index, number), FileRead { at, buf: bytes, .. }), outcome) in
+            owners.into_iter().zip(of_parts).zip(outcomes)
+        {
+            match number {
+                Some(number) => spans[index].push(Span { number, at, bytes, done: 0 }),
+                None => reads[index].buf = bytes,
+            }
+            if outcome.is_err() {
+                results[index] = outcome;
             }
         }
-        for (((at, buf), spans), _) in
-            reqs.iter_mut().zip(&mut spans).zip(&results).filter(|(_, r)| r.is_ok())
-        {
-            self.deal(spans, *at, buf.len(), |span, own, whole| {
-                buf[whole].copy_from_slice(&span.bytes[own]);
+        for (read, spans) in reads.iter_mut().zip(&mut spans).filter(|(_, spans)| !spans.is_empty()) {
+            read.file.deal(spans, read.at, read.buf.len(), |span, own, whole| {
+                read.buf[whole].copy_from_slice(&span.bytes[own]);
             });
         }
         results

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tierdb_base::Error;
 use tierdb_device::{
-    AlignedBuf, BLOCK, BlockFile, Dir, OpenMode, ReadBatching, RealDir, RealFile, RealOptions,
+    AlignedBuf, BLOCK, BlockFile, Dir, FileRead, OpenMode, ReadBatching, RealDir, RealFile, RealOptions,
 };
 
 const WAYS: [RealOptions; 6] = [
@@ -47,7 +47,8 @@ fn io_kind<T: std::fmt::Debug>(result: Result<T, Error>) -> ErrorKind {
 }
 
 /// Goal: threads that read and write at once, in their own parts of a file, always see what they wrote.
-/// Method: each keeps its part in memory as the model, and does random writes, reads and sets of reads.
+/// Method: each keeps its part in memory as the model, and does random writes, reads and sets of reads, half of which are of
+/// a file of another directory.
 #[test]
 fn threads_read_what_they_wrote() {
     const BLOCKS: u64 = 200;
@@ -59,6 +60,11 @@ fn threads_read_what_they_wrote() {
         let len = THREADS * BLOCKS * BLOCK;
         file.set_len(len).and_then(|()| file.write(0, &zeroed(len as usize))).expect("write");
         dir.sync().expect("sync");
+        let beside = TempDir::new().expect("directory");
+        let beside = RealDir::open_with(beside.path(), &options).expect("open");
+        let other = beside.open("other", OpenMode::CreateNew).expect("create");
+        let in_other = random(&mut fastrand::Rng::with_seed(9), BLOCKS as usize);
+        other.set_len(BLOCKS * BLOCK).and_then(|()| other.write(0, &in_other)).expect("write");
         let work = |thread: u64| {
             let (file, first) = (&file, thread * BLOCKS);
             let mut rng = fastrand::Rng::with_seed(thread);
@@ -82,16 +88,24 @@ fn threads_read_what_they_wrote() {
                     }
                     1 => {
                         let ranges: Vec<_> = (0..rng.usize(0..80)).map(|_| range(&mut rng)).collect();
-                        let mut reqs: Vec<_> = ranges
+                        let own = |read: &(usize, (u64, u64))| read.0.is_multiple_of(2);
+                        let ranges: Vec<_> = ranges.into_iter().enumerate().collect();
+                        let mut reads: Vec<_> = ranges
                             .iter()
-                            .map(|(block, count)| ((first + block) * BLOCK, zeroed((count * BLOCK) as usize)))
+                            .map(|read| {
+                                let (_, (block, count)) = *read;
+                                let (file, first) = if own(read) { (file, first) } else { (&other, 0) };
+                                let buf = zeroed((count * BLOCK) as usize);
+                                FileRead { file, at: (first + block) * BLOCK, buf }
+                            })
                             .collect();
-                        let results = file.read_many(&mut reqs);
+                        let results = BlockFile::read_many(&mut reads);
                         assert_eq!(results.len(), ranges.len());
-                        for (((block, count), (_, buf)), result) in ranges.into_iter().zip(reqs).zip(results)
-                        {
+                        for ((range, read), result) in ranges.into_iter().zip(&reads).zip(results) {
                             result.expect("read");
-                            assert!(buf[..] == model[place(block, count)], "{options:?} block {block}");
+                            let bytes = if own(&range) { &model[..] } else { &in_other[..] };
+                            let (_, (block, count)) = range;
+                            assert!(read.buf[..] == bytes[place(block, count)], "{options:?} block {block}");
                         }
                     }
                     _ => {
@@ -160,14 +174,14 @@ fn the_end_of_a_file_is_an_error_with_its_place() {
             assert!(text.starts_with(&format!("read of {} at byte {at} failed", path.display())), "{text}");
             assert_eq!(io_kind(result), ErrorKind::UnexpectedEof, "{options:?}");
         }
-        let mut reqs: Vec<_> = [0, BLOCK, 0, 1 << 40].map(|at| (at, zeroed(4096))).into();
-        let results = file.read_many(&mut reqs);
+        let wanted = |at| FileRead { file: &file, at, buf: zeroed(4096) };
+        let results = BlockFile::read_many(&mut [0, BLOCK, 0, 1 << 40].map(wanted));
         assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true, false]);
         assert_eq!(io_kind(file.read(0, &mut zeroed(8192))), ErrorKind::UnexpectedEof);
         assert!(matches!(file.read(100, &mut zeroed(4096)), Err(Error::Invalid { .. })));
         assert!(matches!(file.write(100, &zeroed(4096)), Err(Error::Invalid { .. })));
         assert!(matches!(file.set_len(100), Err(Error::Invalid { .. })));
-        let results = file.read_many(&mut [(0, zeroed(4096)), (100, zeroed(4096))]);
+        let results = BlockFile::read_many(&mut [0, 100].map(wanted));
         assert!(results.iter().all(|result| matches!(result, Err(Error::Invalid { .. }))));
     }
 }

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use tierdb_base::mutant;
 use tierdb_base::{Error, Result};
-use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Dir, OpenMode, STRIPE, Striped};
+use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Dir, FileRead, OpenMode, STRIPE, Striped};
 use tierdb_sim::crashtest::{CrashFailure, CrashRun, Options, Oracle, explore};
 use tierdb_sim::{FaultKind, FaultPlan, Ops, SimDir, World};
 
@@ -69,15 +69,15 @@ fn step(rng: &mut fastrand::Rng, own: &impl BlockFile, model: &impl BlockFile, m
             assert!(!read || **first == **second, "a read of {count} blocks at {at}");
         }
         6 => {
-            let mut reqs: Vec<(u64, AlignedBuf)> =
-                (0..4).map(|_| (rng.u64(0..blocks + 2) * BLOCK, filled(rng, count))).collect();
-            let mut same: Vec<(u64, AlignedBuf)> =
-                reqs.iter().map(|(at, _)| (*at, filled(rng, count))).collect();
-            let results = own.read_many(&mut reqs).into_iter().zip(model.read_many(&mut same));
-            for (((own, model), (at, own_bytes)), (_, bytes)) in results.zip(&reqs).zip(&same) {
-                let read = own.is_ok();
-                both(own, model);
-                assert!(!read || **own_bytes == **bytes, "one of the reads of {count} blocks, at {at}");
+            let places = [(); 4].map(|()| rng.u64(0..blocks + 2) * BLOCK);
+            let mut reads = places.map(|at| FileRead { file: own, at, buf: filled(rng, count) });
+            let results = BlockFile::read_many(&mut reads);
+            for (FileRead { at, buf, .. }, result) in reads.into_iter().zip(results) {
+                let mut same = filled(rng, count);
+                let read = result.is_ok();
+                both(result, model.read(at, &mut same));
+                assert_eq!(buf.len(), same.len(), "each has its buffer again");
+                assert!(!read || *buf == *same, "one of the reads of {count} blocks, at {at}");
             }
         }
         _ => both(own.sync(), model.sync()),

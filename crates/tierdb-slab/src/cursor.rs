@@ -5,8 +5,9 @@
 //! tables that there are at that moment, which are read afterwards as far as those reach. A snapshot's view never changes, so a stretch is
 //! good for as long as the cursor needs it.
 
-use crate::core::{Core, OnFlash};
+use crate::core::Core;
 use crate::partition::{State, bounds};
+use crate::read::OnFlash;
 use crate::tables::Walk;
 use std::iter::Peekable;
 use std::ops::Bound;

@@ -2,7 +2,7 @@
 //!
 //! Read in this order: [`config`], then `layout`, `slabs` and `record` (what is on the fast tier), `heap` and `commit`
 //! (how it changes), `flash`, `live`, `parts`, `tables`, `levels` and `build` (what is on flash, and where indexes and filters of it are), `partition`, `cache` and `core` (what is in
-//! DRAM), `write`, `batch`
+//! DRAM), `read`, `write`, `batch`
 //! and `cursor` (operations), `tracker`, `tune`, `choose`, `migrate`, `descend`, `promote` and `read_trigger` (what moves between the tiers), `clean` and
 //! `tidy` (what else frees space), `work` (who does it), `divide`, `recover`; `verify` and `salvage` (damage).
 
@@ -33,6 +33,7 @@ mod migrate;
 mod partition;
 mod parts;
 mod promote;
+mod read;
 mod read_trigger;
 mod record;
 mod recover;

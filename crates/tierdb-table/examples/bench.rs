@@ -148,8 +148,8 @@ fn run(path: &std::path::Path, value: &[u8], entries: u64) -> Result<()> {
     timed("get, 16 at once", gets, gets * value.len() as u64, || {
         (0..gets / 16).try_for_each(|_| {
             let keys: Vec<_> = (0..16).map(|_| key(rng.u64(..entries))).collect();
-            let asked: Vec<_> = keys.iter().map(|key| (&key[..], Seqno::MAX)).collect();
-            table.get_many(&asked, Cause::Foreground).into_iter().try_for_each(|found| found.map(drop))
+            let asked: Vec<_> = keys.iter().map(|key| (&*table, &key[..], Seqno::MAX)).collect();
+            Table::get_many(&asked, Cause::Foreground).into_iter().try_for_each(|found| found.map(drop))
         })
     })?;
     for direction in [Direction::Forward, Direction::Backward] {

@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 use tierdb_base::{Error, Location, Result, Seqno, TierRole, hex};
-use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Metered};
+use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, FileRead, Metered};
 
 /// A table whose index and filter are in memory. Any number of threads may read it at once.
 pub struct Table<F: BlockFile> {
@@ -183,27 +183,27 @@ impl<F: BlockFile> Table<F> {
         found
     }
 
-    /// As [`Table::get`] for each of `keys`, with their reads in flight at once. One result for each, in their order.
-    pub fn get_many(&self, keys: &[(&[u8], Seqno)], cause: Cause) -> Vec<Result<Option<Found>>> {
-        let mut results: Vec<Result<Option<Found>>> = keys.iter().map(|_| Ok(None)).collect();
-        let (mut wanted, mut reads) = (Vec::new(), Vec::new());
-        for (number, (key, seqno)) in keys.iter().enumerate() {
-            let Some(block) = self.locate(key, *seqno) else { continue };
-            let extent = self.extent(block);
+    /// As [`Table::get`] for each of `wanted`, with their reads in flight at once. One result for each, in their order.
+    pub fn get_many(wanted: &[(&Self, &[u8], Seqno)], cause: Cause) -> Vec<Result<Option<Found>>> {
+        let mut results: Vec<Result<Option<Found>>> = wanted.iter().map(|_| Ok(None)).collect();
+        let (mut blocks, mut reads) = (Vec::new(), Vec::new());
+        for (number, (table, key, seqno)) in wanted.iter().enumerate() {
+            let Some(block) = table.locate(key, *seqno) else { continue };
+            let extent = table.extent(block);
             match AlignedBuf::zeroed((extent.end - extent.start) as usize) {
                 Ok(buf) => {
-                    reads.push((extent.start, buf));
-                    wanted.push((number, block));
+                    reads.push(FileRead { file: &table.file, at: extent.start, buf });
+                    blocks.push((number, block));
                 }
                 Err(error) => results[number] = Err(error),
             }
         }
-        let outcomes = self.file.read_many(&mut reads, cause);
-        for (((number, block), (_, pages)), outcome) in wanted.into_iter().zip(&reads).zip(outcomes) {
-            let (key, seqno) = keys[number];
+        let outcomes = Metered::read_many(&mut reads, cause);
+        for (((number, block), read), outcome) in blocks.into_iter().zip(&reads).zip(outcomes) {
+            let (table, key, seqno) = wanted[number];
             results[number] = outcome.and_then(|()| {
-                let found = self.search(pages, block, key, seqno);
-                found.or_else(|_| self.get(key, seqno, cause))
+                let found = table.search(&read.buf, block, key, seqno);
+                found.or_else(|_| table.get(key, seqno, cause))
             });
         }
         results

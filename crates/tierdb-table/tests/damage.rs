@@ -248,7 +248,7 @@ fn bytes_that_are_wrong_once_are_read_again() {
             let found = table.get(entry.key, entry.seqno, Cause::Foreground);
             assert_eq!(found.is_ok(), heals, "{entry:?}");
             flaky.reads.store(0, Relaxed);
-            let found = table.get_many(&[(entry.key, entry.seqno)], Cause::Foreground).remove(0);
+            let found = Table::get_many(&[(&table, entry.key, entry.seqno)], Cause::Foreground).remove(0);
             assert_eq!(found.is_ok_and(|found| found.is_some()), heals, "{entry:?}");
         }
         for direction in [Direction::Forward, Direction::Backward] {

@@ -9,7 +9,7 @@ use kit::{
 use std::ops::Bound;
 use tierdb_base::ErrorKind;
 use tierdb_device::Cause;
-use tierdb_table::{Direction, EntryRef, MAX_TABLE_BYTES, ReadAhead, WriterOptions};
+use tierdb_table::{Direction, EntryRef, MAX_TABLE_BYTES, ReadAhead, Table, WriterOptions};
 
 const KINDS: [Kind; 5] = [
     Kind { keys: 1, key_len: 4096, value_len: 0, versions: 1 },
@@ -112,12 +112,17 @@ fn lookups_of_many_keys_are_those_of_each() {
     let mut rng = fastrand::Rng::with_seed(5);
     let world = new_world();
     let kind = KINDS[2];
-    let table = write(&tables(&world), 1, &random_model(&mut rng, &kind)).expect("write");
-    let mut keys: Vec<_> = (0..50).map(|_| (key_of(&mut rng, &kind), rng.u64(..1 << 30))).collect();
-    keys.push((table.footer().smallest.clone(), u64::MAX));
-    let asked: Vec<_> = keys.iter().map(|(key, seqno)| (key.as_slice(), *seqno)).collect();
-    let many = table.get_many(&asked, Cause::Foreground);
-    for ((key, seqno), found) in asked.iter().zip(many) {
+    let tables = tables(&world);
+    let both = [1, 2].map(|number| write(&tables, number, &random_model(&mut rng, &kind)).expect("write"));
+    let mut keys: Vec<_> = (0..100).map(|_| (key_of(&mut rng, &kind), rng.u64(..1 << 30))).collect();
+    keys.extend(both.iter().map(|table| (table.footer().smallest.clone(), u64::MAX)));
+    let asked: Vec<_> = keys
+        .iter()
+        .enumerate()
+        .map(|(number, (key, seqno))| (&both[number % 2], key.as_slice(), *seqno))
+        .collect();
+    let many = Table::get_many(&asked, Cause::Foreground);
+    for ((table, key, seqno), found) in asked.iter().zip(many) {
         assert_eq!(found.expect("whole"), table.get(key, *seqno, Cause::Foreground).expect("whole"));
     }
 }

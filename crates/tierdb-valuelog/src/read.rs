@@ -4,7 +4,7 @@
 use crate::cache::Reader;
 use crate::core::Core;
 use crate::record::{HEADER, Header, Kind};
-use crate::storage::{Found, Record};
+use crate::storage::{Found, Record, read_records};
 use crate::word::{Aux, Place, Word};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering::SeqCst, fence};
@@ -239,9 +239,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
         }
         drop(guard);
-        for (device, list) in devices.iter().zip(by_device) {
-            let places: Vec<(u64, Word)> = list.iter().map(|ahead| (ahead.at, ahead.word)).collect();
-            let found = device.read_records(&places, Cause::Foreground);
+        let place = |ahead: &Ahead| (ahead.at, ahead.word);
+        let of_device = |(device, list): (_, &Vec<Ahead>)| (device, list.iter().map(place).collect());
+        let places: Vec<(_, Vec<_>)> =
+            devices.iter().map(|device| &**device).zip(&by_device).map(of_device).collect();
+        let found = read_records(&places, Cause::Foreground);
+        for ((device, list), found) in devices.iter().zip(by_device).zip(found) {
             for (Ahead { number, entry, word, at, seen, .. }, found) in list.into_iter().zip(found) {
                 let Some(found) = found else { continue };
                 let alone = found.at_once < CHEAP_AT_ONCE;

@@ -1,12 +1,13 @@
 //! How reads get to the medium: through a ring together with those of other threads, or one by one.
 
-use super::file::Handle;
+use super::file::{Handle, RealFile};
 use super::pool::Pool;
 use super::uring::{BATCH, Read, Ring};
 use crate::buf::AlignedBuf;
 use crate::combine::{Combined, Combiner};
+use crate::file::FileRead;
 use std::os::fd::AsFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 use tierdb_base::Result;
 
@@ -81,22 +82,24 @@ impl Device {
         }
     }
 
-    pub fn read_many(&self, file: &Arc<Handle>, reqs: &mut [(u64, AlignedBuf)]) -> Vec<Result<()>> {
-        if let [(at, buf)] = reqs {
-            return vec![self.read(file, *at, buf)];
+    pub fn read_many(&self, reads: &mut [FileRead<'_, RealFile>]) -> Vec<Result<()>> {
+        if let [read] = reads {
+            return vec![self.read(read.file.handle(), read.at, &mut read.buf)];
         }
         let Some(rings) = &self.rings else {
-            return self.pool.get_or_init(Pool::new).read_many(file, reqs);
+            return self.pool.get_or_init(Pool::new).read_many(reads);
         };
-        let mut results = Vec::with_capacity(reqs.len());
-        for reqs in reqs.chunks_mut(BATCH) {
-            let reads = reqs.iter_mut().map(|(at, buf)| {
-                // SAFETY: as in `read`: all of `reqs` is borrowed, and not touched before `run` has returned.
-                unsafe { Read::new(file.as_fd(), *at, buf) }
-            });
-            let outcomes = rings.run(reads);
+        let mut results = Vec::with_capacity(reads.len());
+        for reads in reads.chunks_mut(BATCH) {
+            let outcomes = rings.run(reads.iter_mut().map(|read| {
+                // SAFETY: as in `read`: all of `reads` is borrowed, and not touched before `run` has returned.
+                unsafe { Read::new(read.file.handle().as_fd(), read.at, &mut read.buf) }
+            }));
             results.extend(
-                reqs.iter_mut().zip(outcomes).map(|((at, buf), outcome)| file.finish_read(*at, buf, outcome)),
+                reads
+                    .iter_mut()
+                    .zip(outcomes)
+                    .map(|(read, outcome)| read.file.handle().finish_read(read.at, &mut read.buf, outcome)),
             );
         }
         results

@@ -2,7 +2,7 @@
 
 use super::device::Device;
 use crate::buf::AlignedBuf;
-use crate::file::{BLOCK, BlockFile};
+use crate::file::{BLOCK, BlockFile, FileRead};
 use rustix::fs::{FallocateFlags, fallocate, fdatasync, fstat, fsync, ftruncate};
 use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2};
 use std::io::{self, ErrorKind, IoSlice};
@@ -142,7 +142,7 @@ impl RealFile {
         RealFile { handle, device, resized: AtomicU64::new(0), synced: AtomicU64::new(0) }
     }
 
-    pub(super) fn handle(&self) -> &Handle {
+    pub(super) fn handle(&self) -> &Arc<Handle> {
         &self.handle
     }
 }
@@ -174,11 +174,13 @@ impl BlockFile for RealFile {
         self.device.read(&self.handle, at, buf)
     }
 
-    fn read_many(&self, reqs: &mut [(u64, AlignedBuf)]) -> Vec<Result<()>> {
-        if let Some(wrong) = reqs.iter().find_map(|(at, _)| self.handle.check(*at, "offset").err()) {
-            return reqs.iter().map(|_| Err(wrong.clone())).collect();
+    /// Through the rings of the first one's directory, which can read any file.
+    fn read_many(reads: &mut [FileRead<'_, Self>]) -> Vec<Result<()>> {
+        if let Some(wrong) = reads.iter().find_map(|read| read.file.handle.check(read.at, "offset").err()) {
+            return reads.iter().map(|_| Err(wrong.clone())).collect();
         }
-        self.device.read_many(&self.handle, reqs)
+        let Some(device) = reads.first().map(|read| read.file.device.clone()) else { return Vec::new() };
+        device.read_many(reads)
     }
 
     fn write(&self, at: u64, bytes: &AlignedBuf) -> Result<()> {

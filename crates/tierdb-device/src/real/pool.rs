@@ -1,7 +1,8 @@
 //! A few threads that read side by side, where there is no io_uring to overlap reads.
 
-use super::file::Handle;
+use super::file::{Handle, RealFile};
 use crate::buf::AlignedBuf;
+use crate::file::FileRead;
 use std::io;
 use std::mem;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -39,30 +40,32 @@ impl Pool {
         Pool { jobs: Some(jobs), threads }
     }
 
-    pub fn read_many(&self, file: &Arc<Handle>, reqs: &mut [(u64, AlignedBuf)]) -> Vec<Result<()>> {
+    pub fn read_many(&self, reads: &mut [FileRead<'_, RealFile>]) -> Vec<Result<()>> {
         let gone = || io::Error::other("the thread that was to do it has ended");
-        let lost = |at| Err(Error::io("read", file.name().clone(), at, gone()));
-        let mut results: Vec<_> = reqs.iter().map(|(at, _)| lost(*at)).collect();
+        let lost = |read: &FileRead<'_, RealFile>| {
+            Err(Error::io("read", read.file.handle().name().clone(), read.at, gone()))
+        };
+        let mut results: Vec<_> = reads.iter().map(lost).collect();
         let (reply, replies) = channel();
         // The caller reads its share too.
         let mut own = Vec::new();
-        for (index, (at, buf)) in reqs.iter_mut().enumerate() {
+        for (index, read) in reads.iter_mut().enumerate() {
             if index % (self.threads.len() + 1) == 0 {
                 own.push(index);
                 continue;
             }
-            let (file, at, buf) = (file.clone(), *at, mem::take(buf));
+            let (file, at, buf) = (read.file.handle().clone(), read.at, mem::take(&mut read.buf));
             if let Some(jobs) = &self.jobs {
                 let _ = jobs.send(Job { file, at, buf, index, reply: reply.clone() });
             }
         }
         drop(reply);
         for index in own {
-            let (at, buf) = &mut reqs[index];
-            results[index] = file.finish_read(*at, buf, None);
+            let read = &mut reads[index];
+            results[index] = read.file.handle().finish_read(read.at, &mut read.buf, None);
         }
         for (index, buf, result) in replies {
-            reqs[index].1 = buf;
+            reads[index].buf = buf;
             results[index] = result;
         }
         results

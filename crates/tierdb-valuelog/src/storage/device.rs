@@ -3,7 +3,7 @@
 mod reads;
 
 use reads::Spare;
-pub use reads::{Found, Record, is_beside};
+pub use reads::{Found, Record, is_beside, read_records};
 
 use crate::image::Words;
 use crate::record::HEADER;

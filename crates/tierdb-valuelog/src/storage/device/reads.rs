@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use tierdb_base::Result;
-use tierdb_device::{AlignedBuf, BLOCK, Cause, Dir};
+use tierdb_device::{AlignedBuf, BLOCK, Cause, Dir, FileRead, Metered};
 
 /// Most bytes that are read of a record before its header says how long it is.
 const FIRST_READ: u64 = 16 << 10;
@@ -115,6 +115,48 @@ fn spans(places: &mut [(usize, u64, u64)]) -> Vec<Span> {
     spans
 }
 
+/// Records of a device: for each the byte where it is, and the word that says so.
+pub type Wanted<'d, D> = (&'d Device<D>, Vec<(u64, Word)>);
+
+/// Reads several records of several devices, which are where [`Device::read_record`] would look for them; in their order, by
+/// device. Those that lie side by side are read at once, and all reads overlap. `None` where the read failed: read it by itself.
+pub fn read_records<D: Dir>(wanted: &[Wanted<'_, D>], cause: Cause) -> Vec<Vec<Option<Found>>> {
+    let (mut of_spans, mut reads) = (Vec::new(), Vec::new());
+    let mut all_places = Vec::with_capacity(wanted.len());
+    for (of, (device, wanted)) in wanted.iter().enumerate() {
+        let in_file = device.chunks_in_file();
+        let place = |(number, (at, word)): (usize, &(u64, Word))| {
+            let (chunk, offset) = device.chunk_of(*at);
+            let len = word.max_len(device.chunk_bytes).min(device.chunk_bytes - offset).min(FIRST_READ);
+            (chunk < in_file).then_some((number, *at, at + len))
+        };
+        let mut places = Vec::with_capacity(wanted.len());
+        places.extend(wanted.iter().enumerate().filter_map(place));
+        for span in spans(&mut places) {
+            let Ok(buf) = device.spare.take((span.end - span.start) as usize) else { continue };
+            reads.push(FileRead { file: &device.file, at: span.start, buf });
+            of_spans.push((of, span.places));
+        }
+        all_places.push(places);
+    }
+    let done = Metered::read_many(&mut reads, cause);
+    let none = |wanted: &(_, Vec<_>)| wanted.1.iter().map(|_| None).collect();
+    let mut found: Vec<Vec<Option<Found>>> = wanted.iter().map(none).collect();
+    for (((of, places), read), done) in of_spans.into_iter().zip(reads).zip(done) {
+        if done.is_err() {
+            continue;
+        }
+        let (device, wanted) = &wanted[of];
+        let at_once = places.len();
+        let buf = Arc::new(Lent { bytes: read.buf, spare: device.spare.clone() });
+        for &(number, ..) in &all_places[of][places] {
+            let from = (wanted[number].0 - read.at) as usize;
+            found[of][number] = Some(Found { buf: buf.clone(), from, at_once });
+        }
+    }
+    found
+}
+
 impl<D: Dir> Device<D> {
     /// Reads the record that `word` says is at byte `at`, or the bytes where one should be, no more than its chunk
     /// has: the caller checks them.
@@ -141,39 +183,6 @@ impl<D: Dir> Device<D> {
                 Ok(Some((header, buf[from..from + len].into())))
             }
         }
-    }
-
-    /// Reads several records, which are where [`Device::read_record`] would look for them; in their order. Those that
-    /// lie side by side are read at once, and all reads overlap. `None` where the read failed: read it by itself.
-    pub fn read_records(&self, wanted: &[(u64, Word)], cause: Cause) -> Vec<Option<Found>> {
-        let in_file = self.chunks_in_file();
-        let place = |(number, (at, word)): (usize, &(u64, Word))| {
-            let (chunk, offset) = self.chunk_of(*at);
-            let len = word.max_len(self.chunk_bytes).min(self.chunk_bytes - offset).min(FIRST_READ);
-            (chunk < in_file).then_some((number, *at, at + len))
-        };
-        let mut places = Vec::with_capacity(wanted.len());
-        places.extend(wanted.iter().enumerate().filter_map(place));
-        let mut spans = spans(&mut places);
-        let mut reads = Vec::with_capacity(spans.len());
-        spans.retain(|span| {
-            let buf = self.spare.take((span.end - span.start) as usize);
-            buf.map(|buf| reads.push((span.start, buf))).is_ok()
-        });
-        let done = self.file.read_many(&mut reads, cause);
-        let mut found: Vec<_> = wanted.iter().map(|_| None).collect();
-        for ((span, (start, buf)), done) in spans.into_iter().zip(reads).zip(done) {
-            if done.is_err() {
-                continue;
-            }
-            let (at_once, buf) =
-                (span.places.len(), Arc::new(Lent { bytes: buf, spare: self.spare.clone() }));
-            for &(number, ..) in &places[span.places] {
-                let from = (wanted[number].0 - start) as usize;
-                found[number] = Some(Found { buf: buf.clone(), from, at_once });
-            }
-        }
-        found
     }
 
     /// Reads at least `len` bytes from byte `at`: the whole blocks that hold them, and where those start.
