@@ -28,8 +28,15 @@ use tierdb_sync::CommitClock;
 const SEQNO_STEP: u64 = 1 << STEP_BITS;
 const STEP_BITS: u32 = 20;
 
-/// A record that is being moved: its entry, and where it was.
-pub type Moving = (u64, Place);
+/// A record that is being moved.
+#[derive(Clone, Copy, Debug)]
+pub struct Moving {
+    pub entry: u64,
+    /// Where it was read.
+    pub from: Place,
+    /// In which filling of its chunk; 0 in a ring.
+    pub filling: u32,
+}
 
 /// Everything of an open store.
 pub struct Core<P: Pool, D: Dir> {
@@ -234,11 +241,11 @@ pub(crate) mod tests {
         let entry = core.index.get(b"key").expect("whole").expect("it was put");
         let word = core.hsit.word(entry).clean();
         let Place::Flash(number, at) = word.place() else { panic!("{word:?} is not on flash") };
-        let seen = core.sight(entry, word);
+        let filling = core.storage.filling(word.place());
         let admit = || {
             let read = core.read_flash(word, entry, Cause::Foreground).expect("no faults");
             let (header, bytes) = read.expect("whole");
-            let value = core.admit_and_share(header, bytes, entry, word, seen).expect("no faults");
+            let value = core.admit_and_share(header, bytes, entry, word, filling).expect("no faults");
             assert_eq!(value.as_deref(), Some(&[1; 500][..]));
             core.cache.get(core.hsit.aux(entry).slot(), entry, word.0).is_some()
         };

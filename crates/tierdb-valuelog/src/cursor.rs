@@ -7,7 +7,7 @@
 use crate::cache::{Reader, Slot};
 use crate::core::Core;
 use crate::moving::LONG_RUN;
-use crate::read::Ready;
+use crate::read::{Pointed, Ready};
 use crate::storage::is_beside;
 use crate::word::{Place, Word};
 use std::collections::VecDeque;
@@ -189,14 +189,16 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         let seqno = self.snapshot.seqno();
         let next = &self.ahead.make_contiguous()[..window];
         let mut places = Places { left: FIRST_PLACES.max(self.passed / 4), ..Places::default() };
+        let guard = crossbeam_epoch::pin();
         // All at first, and then what takes a latch for each: so memory brings several at once.
         let settled: Vec<_> = next.iter().map(|next| self.core.hsit.settled(next.entry)).collect();
         let mut words = Vec::with_capacity(window);
         let as_of = |(next, word): (&Ahead, Result<Word>)| {
-            Some((next.entry, self.core.as_of(next.entry, word.ok()?, seqno)))
+            Some(self.core.pointed(next.entry, self.core.as_of(next.entry, word.ok()?, seqno)))
         };
         let wanted = next.iter().zip(settled).map(as_of);
         words.extend(wanted.take_while(|word| places.has_room_for(self.core, *word)));
+        drop(guard);
         self.seen.reserve(words.len());
         self.looked += words.len();
         self.runs += places.runs;
@@ -291,8 +293,8 @@ type Extent = (u8, u64, u64);
 
 impl Places {
     /// Whether the value that `wanted` points at is in a place that was counted, or in one more that there is room for.
-    fn has_room_for<P: Pool, D: Dir>(&mut self, core: &Core<P, D>, wanted: Option<(u64, Word)>) -> bool {
-        let Some((entry, word)) = wanted else { return true };
+    fn has_room_for<P: Pool, D: Dir>(&mut self, core: &Core<P, D>, wanted: Option<Pointed>) -> bool {
+        let Some(Pointed { entry, word, .. }) = wanted else { return true };
         let Place::Flash(device, start) = word.place() else { return true };
         // It may be a little longer.
         let end = start + word.min_len();

@@ -24,7 +24,16 @@ struct Ahead {
     device: u8,
     /// Byte of its device.
     at: u64,
-    seen: Option<u32>,
+    filling: u32,
+}
+
+/// A record that a word points at.
+#[derive(Clone, Copy)]
+pub struct Pointed {
+    pub entry: u64,
+    pub word: Word,
+    /// The filling of its chunk.
+    filling: u32,
 }
 
 /// A value that was read ahead.
@@ -151,10 +160,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 // Nobody is pinned while flash is read, so that a slow read holds nothing back. Meanwhile the record
                 // may go, its chunk be filled anew, and a newer record of the key come to the same place with the
                 // same tag. Then the word is the same again, and the filling is not.
-                let filling = self.storage.filling(word);
+                let filling = self.storage.filling(word.place());
                 drop(guard);
                 if let Some((header, bytes)) = self.read_victim(word, entry, filling, key)
-                    && let Some(value) = self.admit_and_share(header, bytes, entry, word, Some(filling))?
+                    && let Some(value) = self.admit_and_share(header, bytes, entry, word, filling)?
                 {
                     return Ok(Some(Some(value)));
                 }
@@ -162,13 +171,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 // Once more before it is called damaged: a flip on the way is not one on the medium.
                 for _ in 0..2 {
                     let read = self.read_flash(word, entry, Cause::Foreground)?;
-                    if self.storage.filling(word) != filling {
+                    if self.storage.filling(word.place()) != filling {
                         return Ok(None);
                     }
                     match read {
                         Some((header, bytes)) if header.key(&bytes) == key => {
-                            let seen = Some(filling);
-                            if let Some(value) = self.admit_and_share(header, bytes, entry, word, seen)? {
+                            if let Some(value) = self.admit_and_share(header, bytes, entry, word, filling)? {
                                 return Ok(Some(Some(value)));
                             }
                             if !still() {
@@ -190,7 +198,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let _guard = crossbeam_epoch::pin();
             let word_of = |key: &&[u8]| {
                 let entry = self.index.get(key).ok()??;
-                Some((entry, self.hsit.settled(entry).ok()?))
+                Some(self.pointed(entry, self.hsit.settled(entry).ok()?))
             };
             keys.iter().map(word_of).collect::<Vec<_>>()
         };
@@ -207,11 +215,16 @@ impl<P: Pool, D: Dir> Core<P, D> {
             .collect()
     }
 
+    /// What `word` of `entry` points at. The caller was pinned when it found the word, and still is.
+    pub fn pointed(&self, entry: u64, word: Word) -> Pointed {
+        Pointed { entry, word, filling: self.storage.filling(word.place()) }
+    }
+
     /// The values that are cached, or on flash, whose reads overlap. What one read brings together is cached if it was read
     /// that way before, as `reader` tells: to have some of it would not spare the read.
     pub fn read_ahead<'k>(
         &self,
-        wanted: &[Option<(u64, Word)>],
+        wanted: &[Option<Pointed>],
         reader: &mut Reader<'_>,
         key: impl Fn(usize) -> &'k [u8],
     ) -> Vec<Ready> {
@@ -220,11 +233,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut ready: Vec<_> = wanted.iter().map(|_| Ready::Alone).collect();
         // Once for all lookups, each of which would do so by itself.
         let guard = crossbeam_epoch::pin();
-        let on_flash = |(number, wanted): (usize, &Option<(u64, Word)>)| {
-            let (entry, word) = (*wanted)?;
+        let on_flash = |(number, wanted): (usize, &Option<Pointed>)| {
+            let Pointed { entry, word, filling } = (*wanted)?;
             let Place::Flash(device, at) = word.place() else { return None };
-            let seen = self.sight(entry, word);
-            (!word.is_large()).then_some(Ahead { number, entry, word, device, at, seen })
+            (!word.is_large()).then_some(Ahead { number, entry, word, device, at, filling })
         };
         let mut ahead = Vec::with_capacity(wanted.len());
         ahead.extend(wanted.iter().enumerate().filter_map(on_flash));
@@ -232,7 +244,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let copies = self.cache.get_many(&ahead.iter().map(copy).collect::<Vec<_>>(), &guard);
         for (ahead, copy) in ahead.into_iter().zip(copies) {
             let key = key(ahead.number);
-            if let Some(value) = copy.or_else(|| self.second_copy(ahead.entry, ahead.word, ahead.seen, key)) {
+            if let Some(value) =
+                copy.or_else(|| self.second_copy(ahead.entry, ahead.word, ahead.filling, key))
+            {
                 ready[ahead.number] = Ready::Cached(value);
             } else if let Some(list) = by_device.get_mut(usize::from(ahead.device)) {
                 list.push(ahead);
@@ -245,15 +259,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
             devices.iter().map(|device| &**device).zip(&by_device).map(of_device).collect();
         let found = read_records(&places, Cause::Foreground);
         for ((device, list), found) in devices.iter().zip(by_device).zip(found) {
-            for (Ahead { number, entry, word, at, seen, .. }, found) in list.into_iter().zip(found) {
-                let Some(found) = found else { continue };
+            for (Ahead { number, entry, word, at, filling, .. }, found) in list.into_iter().zip(found) {
+                // As in `fetch`: what is there now may be another record of the key.
+                let Some(found) = found.filter(|_| self.storage.filling(word.place()) == filling) else {
+                    continue;
+                };
                 let alone = found.at_once < CHEAP_AT_ONCE;
-                let admit = seen.filter(|_| !alone && reader.is_read_again(device.number(), at));
+                let admit = (!alone && reader.is_read_again(device.number(), at)).then_some(filling);
                 let raw = Raw { found, entry, word, admit };
                 if !alone {
                     ready[number] = Ready::Raw(raw);
                 } else if let Some((header, bytes)) = self.checked(raw, key(number))
-                    && let Ok(Some(value)) = self.admit_and_share(header, bytes, entry, word, seen)
+                    && let Ok(Some(value)) = self.admit_and_share(header, bytes, entry, word, filling)
                 {
                     ready[number] = Ready::Scattered(value);
                 }
@@ -284,9 +301,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// The value of `key` from the cache's second level.
-    fn second_copy(&self, entry: u64, word: Word, seen: Option<u32>, key: &[u8]) -> Option<Value> {
-        let (header, bytes) = self.read_victim(word, entry, seen?, key)?;
-        self.admit_and_share(header, bytes, entry, word, seen).ok()?
+    fn second_copy(&self, entry: u64, word: Word, filling: u32, key: &[u8]) -> Option<Value> {
+        let (header, bytes) = self.read_victim(word, entry, filling, key)?;
+        self.admit_and_share(header, bytes, entry, word, filling).ok()?
     }
 
     /// The record of `key` at `word` in a `filling` of its chunk, from the cache's second level.
@@ -352,22 +369,20 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn sight(&self, entry: u64, word: Word) -> Option<u32> {
         // In this order: the words of a chunk's next filling are published after that began, so the word that is found is of
         // the filling that is found after it, or there is no such word any more.
-        (self.hsit.word(entry).clean() == word).then(|| self.storage.filling(word))
+        (self.hsit.word(entry).clean() == word).then(|| self.storage.filling(word.place()))
     }
 
-    /// The value in a record just read from flash. It goes through the cache if that takes it, and if the word has
-    /// been that of the entry, in the filling `seen`, since before the read.
+    /// The value in a record just read from flash. It goes through the cache if that takes it, and if the word is that of the
+    /// entry, in the `filling` that it was before the read.
     pub fn admit_and_share(
         &self,
         header: Header,
         record: Arc<[u8]>,
         entry: u64,
         word: Word,
-        seen: Option<u32>,
+        filling: u32,
     ) -> Result<Option<Value>> {
-        if let Some(filling) = seen {
-            self.admit((&header, &record), entry, (word, filling), false);
-        }
+        self.admit((&header, &record), entry, (word, filling), false);
         self.value_of(header, record)
     }
 

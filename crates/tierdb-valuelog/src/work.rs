@@ -6,6 +6,7 @@
 
 use crate::core::Core;
 use crate::moving::Reclaim;
+use crate::word::Word;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -237,7 +238,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Evicts what the cache has too much, to its second level, and rewrites the ranges that it gives up.
     pub fn maintain_cache(&self) -> Result<()> {
         loop {
-            let upkept = self.cache.maintain(4096);
+            let upkept = self.cache.maintain(4096, &|word| self.storage.filling(Word(word).place()));
             upkept.gone.iter().for_each(|gone| self.victims.keep(gone));
             self.rewrite_ranges(&upkept.rewrite)?;
             if !upkept.more {

@@ -115,7 +115,7 @@ fn is_there(cache: &Cache, slot: Slot, entry: u64, word: u64) -> bool {
 fn maintain(cache: &Cache) -> Vec<Vec<Member>> {
     let mut rewrite = Vec::new();
     loop {
-        let upkeep = cache.maintain(1000);
+        let upkeep = cache.maintain(1000, &|_| 0);
         rewrite.extend(upkeep.rewrite);
         if !upkeep.more {
             return rewrite;
@@ -206,7 +206,7 @@ fn what_is_too_large_is_not_cached() {
 fn nothing_cached(capacity: u64) -> Cache {
     let nothing = Cache::new(capacity);
     assert!(nothing.insert(1, (1, 0), Arc::from(&b""[..]), 0..0, false).is_none());
-    assert!(!nothing.maintain(1000).more);
+    assert!(!nothing.maintain(1000, &|_| 0).more);
     assert_eq!(nothing.stats().entries, 0);
     nothing
 }
@@ -233,7 +233,7 @@ fn the_cache_agrees_with_a_map() {
                     cache.chain(&range, false);
                 }
                 _ => {
-                    for member in cache.maintain(50).rewrite.into_iter().flatten() {
+                    for member in cache.maintain(50, &|_| 0).rewrite.into_iter().flatten() {
                         assert_is(&member.record[16..], member.entry, version(member.word));
                     }
                 }
@@ -293,7 +293,7 @@ fn threads_see_right_values_within_the_capacity() {
             loop {
                 // Once more when the others are done, who may have been before it did anything.
                 let last = done.load(SeqCst);
-                for chain in cache.maintain(1000).rewrite {
+                for chain in cache.maintain(1000, &|_| 0).rewrite {
                     handed += chain.len();
                     assert!(chain.is_sorted_by(|a, b| a.entry < b.entry));
                     for member in chain {
@@ -525,7 +525,7 @@ fn hit_ratios() {
                         counted.1 += 1;
                     }
                     if round % 64 == 0 {
-                        cache.maintain(1000);
+                        cache.maintain(1000, &|_| 0);
                     }
                 }
                 print!(

@@ -13,6 +13,9 @@ use super::table::Table;
 use super::{Cache, Cached, ScanRange, Slot};
 use crate::victims::LONGEST;
 
+/// Which filling of its chunk a word points into.
+type Fillings<'f> = &'f dyn Fn(u64) -> u32;
+
 /// A cached record of a scan range.
 #[derive(Clone, Debug)]
 pub struct Member {
@@ -20,6 +23,8 @@ pub struct Member {
     pub entry: u64,
     /// The location it is a copy of.
     pub word: u64,
+    /// The filling of its chunk.
+    pub filling: u32,
     /// The whole record.
     pub record: Arc<[u8]>,
 }
@@ -93,8 +98,9 @@ impl Cache {
     /// Brings the lists up to date and evicts until there is headroom for readers to insert into, in about
     /// `max_work` steps.
     ///
-    /// For a background thread: now and then, and whenever [`Cache::pressure`] says so.
-    pub fn maintain(&self, max_work: usize) -> Upkeep {
+    /// For a background thread: now and then, and whenever [`Cache::pressure`] says so. `filling` tells which filling a word
+    /// points into.
+    pub fn maintain(&self, max_work: usize, filling: Fillings<'_>) -> Upkeep {
         let mut upkeep = Upkeep { more: true, ..Upkeep::default() };
         let mut ranges = Vec::new();
         let mut scattered = Vec::new();
@@ -105,7 +111,7 @@ impl Cache {
             let before = ranges.len();
             ranges.extend(self.ranges.lock().drain(..));
             let at_once = ranges[before..].iter().filter(|range| range.scattered);
-            scattered.extend(at_once.map(|range| self.members(&range.members)));
+            scattered.extend(at_once.map(|range| self.members(&range.members, filling)));
             let mut lists = self.lists.lock();
             let settled = self.settle_queued(&mut lists).count;
             if settled < PIECE {
@@ -114,12 +120,12 @@ impl Cache {
             while upkeep.rewrite.len() < ROUND_CHAINS
                 && let Some(index) = lists.next_broken()
             {
-                self.hand_out(&mut lists, index, &mut upkeep.rewrite);
+                self.hand_out(&mut lists, index, &mut upkeep.rewrite, filling);
             }
             let mut steps = 0;
             let guard = epoch::pin();
             while steps < PIECE && upkeep.rewrite.len() < ROUND_CHAINS && self.pressure() {
-                match self.step(&mut lists, Some(&mut upkeep.rewrite), &guard) {
+                match self.step(&mut lists, Some((&mut upkeep.rewrite, filling)), &guard) {
                     Some(Step::Evicted(cached, proven)) => {
                         upkeep.evicted += 1;
                         upkeep.gone.extend(Gone::of(cached, proven));
@@ -218,11 +224,11 @@ impl Cache {
     }
 
     /// One decision of the policy, or `None` if nothing is cached. With `rewrite`, the chain of what is evicted is handed
-    /// out; else it is left for the next round.
+    /// out, with the fillings of its words; else it is left for the next round.
     fn step<'g>(
         &'g self,
         lists: &mut Lists,
-        rewrite: Option<&mut Vec<Vec<Member>>>,
+        rewrite: Option<(&mut Vec<Vec<Member>>, Fillings<'_>)>,
         guard: &'g Guard,
     ) -> Option<Step<'g>> {
         let which = self.policy.next(lists.bytes(Which::Inactive), lists.bytes(Which::Active));
@@ -235,8 +241,8 @@ impl Cache {
                 Some(Step::Moved)
             }
             Fate::Evict { remember } => {
-                if let Some(rewrite) = rewrite {
-                    self.hand_out(lists, index, rewrite);
+                if let Some((rewrite, filling)) = rewrite {
+                    self.hand_out(lists, index, rewrite, filling);
                 }
                 let evicted = self.empty(cell, |_| true, guard);
                 if let Some(cached) = evicted {
@@ -254,28 +260,33 @@ impl Cache {
     }
 
     /// Hands out the chain around a slot, unless it holds nothing or has no neighbours that are still cached.
-    fn hand_out(&self, lists: &mut Lists, index: u32, rewrite: &mut Vec<Vec<Member>>) {
+    fn hand_out(&self, lists: &mut Lists, index: u32, rewrite: &mut Vec<Vec<Member>>, filling: Fillings<'_>) {
         if self.table.cell(index).cached.get(&epoch::pin()).is_none() {
             return;
         }
-        let members: Vec<_> =
-            lists.unchain(index).into_iter().filter_map(|index| self.member(index, |_| true)).collect();
+        let chained = lists.unchain(index).into_iter();
+        let members: Vec<_> = chained.filter_map(|index| self.member(index, |_| true, filling)).collect();
         if members.len() > 1 {
             rewrite.push(members);
         }
     }
 
     /// What is still cached of a scan range.
-    fn members(&self, range: &[(Slot, u64)]) -> Vec<Member> {
-        range.iter().filter_map(|(slot, entry)| self.member(slot.index(), |found| found == *entry)).collect()
+    fn members(&self, range: &[(Slot, u64)], filling: Fillings<'_>) -> Vec<Member> {
+        let member =
+            |(slot, entry): &(Slot, u64)| self.member(slot.index(), |found| found == *entry, filling);
+        range.iter().filter_map(member).collect()
     }
 
     /// What a slot holds, if that is of an entry that is `meant`.
-    fn member(&self, index: u32, meant: impl FnOnce(u64) -> bool) -> Option<Member> {
+    fn member(&self, index: u32, meant: impl FnOnce(u64) -> bool, filling: Fillings<'_>) -> Option<Member> {
         let guard = epoch::pin();
         let cached = self.table.get(index)?.cached.get(&guard).filter(|cached| meant(cached.entry))?;
         let word = cached.word.load(Acquire);
-        Some(Member { entry: cached.entry, word, record: Arc::clone(&cached.record) })
+        // A copy is dropped, or gets another word, before the place that its word points at is released; and what is released
+        // from now on is not filled anew while this thread is pinned.
+        let filling = if word == cached.origin { cached.filling } else { filling(word) };
+        Some(Member { entry: cached.entry, word, filling, record: Arc::clone(&cached.record) })
     }
 
     /// Links the members of scan ranges that are still cached, and returns how many there were.

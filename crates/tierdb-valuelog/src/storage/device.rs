@@ -338,6 +338,19 @@ impl<D: Dir> Device<D> {
         self.fillings.existing(u64::from(number)).map_or(0, |filling| filling.load(Ordering::Acquire))
     }
 
+    /// Something of chunk `number` did not check, or could not be read: it is kept, if it still is of that `filling`. Says
+    /// whether it is.
+    pub fn quarantine(&self, number: u32, filling: u32) -> bool {
+        let at = u64::from(number) * self.chunk_bytes;
+        self.with_chunk(number, |chunk| {
+            let is_same = chunk.state == State::Sealed && self.filling(at) == filling;
+            if is_same {
+                chunk.state = State::Quarantined;
+            }
+            is_same
+        })
+    }
+
     /// Chunk number, and byte in it, of byte `at` of the file.
     pub fn chunk_of(&self, at: u64) -> (u32, u64) {
         ((at / self.chunk_bytes) as u32, at % self.chunk_bytes)

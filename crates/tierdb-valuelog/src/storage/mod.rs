@@ -84,9 +84,9 @@ impl<D: Dir> Storage<D> {
             .unwrap_or(&self.devices[start])
     }
 
-    /// Tells one filling of the chunk that `word` points into from the next.
-    pub fn filling(&self, word: Word) -> u32 {
-        match word.place() {
+    /// Tells one filling of the chunk that `place` lies in from the next; 0 of what is not on flash.
+    pub fn filling(&self, place: Place) -> u32 {
+        match place {
             Place::Flash(number, at) => self.device(number).map_or(0, |device| device.filling(at)),
             Place::None | Place::Free | Place::Damaged | Place::Ring(_) => 0,
         }
