@@ -294,9 +294,8 @@ impl<D: Dir> Pool for LoggedPool<D> {
         Ok(())
     }
 
-    /// Commits what is buffered, and makes a checkpoint when one is due.
+    /// Makes a checkpoint when one is due.
     fn upkeep(&self) -> Result<()> {
-        self.commit()?;
         if self.needs_checkpoint() { self.checkpoint() } else { Ok(()) }
     }
 

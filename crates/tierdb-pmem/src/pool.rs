@@ -131,8 +131,8 @@ pub trait Pool: Send + Sync + 'static {
     /// `Poisoned` after a write failure.
     fn admit(&self, bytes: u64) -> Result<()>;
 
-    /// Work that a background thread does for the pool from time to time: writes out what is buffered,
-    /// makes a checkpoint when one is due. Nothing to do on memory.
+    /// Work that a background thread does for the pool from time to time: makes a checkpoint when one is due.
+    /// Nothing to do on memory.
     ///
     /// # Errors
     /// The failure of a write, after which the pool refuses to write.

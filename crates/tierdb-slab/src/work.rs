@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tierdb_base::{Error, ErrorKind, Result};
 use tierdb_device::Dir;
-use tierdb_engine::Background;
+use tierdb_engine::{Background, GroupCommit};
 use tierdb_pmem::{Pool, Stage};
 
-/// Longest time a grouped write stays volatile.
-const GROUP_DELAY: Duration = Duration::from_millis(5);
+/// Time between two looks at the pool's log.
+const UPKEEP_PAUSE: Duration = Duration::from_micros(2500);
 /// Memory and balance are looked at once in so many writes.
 const LOOK_AGAIN: u32 = 256;
 /// Fill up to which the fast tier is used when no more may be written to flash.
@@ -40,7 +40,7 @@ pub struct Work {
     space_wanted: Condvar,
     space_made: Condvar,
     upkeep_wanted: Condvar,
-    grouped: AtomicBool,
+    groups: GroupCommit,
     upkeep_asked: AtomicBool,
     cleaning_wanted: AtomicBool,
     /// Held by whoever removes what range tombstones hide.
@@ -77,7 +77,7 @@ impl Work {
             space_wanted: Condvar::new(),
             space_made: Condvar::new(),
             upkeep_wanted: Condvar::new(),
-            grouped: AtomicBool::new(false),
+            groups: GroupCommit::default(),
             upkeep_asked: AtomicBool::new(false),
             cleaning_wanted: AtomicBool::new(false),
             cleaning: Mutex::new(()),
@@ -113,9 +113,8 @@ impl Work {
 
     /// A write was acknowledged that is to be durable in a few milliseconds.
     pub fn grouped_write(&self) {
-        if !self.is_inline() && !self.grouped.swap(true, Ordering::AcqRel) {
-            let _state = self.state.lock();
-            self.upkeep_wanted.notify_one();
+        if !self.is_inline() {
+            self.groups.ask();
         }
     }
 
@@ -130,6 +129,7 @@ impl Work {
     /// Wakes and ends the background threads.
     pub fn stop(&self) {
         self.state.lock().stop = true;
+        self.groups.stop();
         self.space_wanted.notify_all();
         self.upkeep_wanted.notify_all();
         self.space_made.notify_all();
@@ -427,22 +427,25 @@ impl<P: Pool, D: Dir> Core<P, D> {
         loop {
             {
                 let mut state = self.work.state.lock();
-                while !state.stop
-                    && !self.work.grouped.load(Ordering::Acquire)
-                    && !self.work.upkeep_asked.load(Ordering::Acquire)
-                {
+                while !state.stop && !self.work.upkeep_asked.load(Ordering::Acquire) {
                     self.work.upkeep_wanted.wait(&mut state);
                 }
                 if state.stop {
                     return;
                 }
             }
-            std::thread::sleep(GROUP_DELAY / 2);
+            std::thread::sleep(UPKEEP_PAUSE);
             self.work.upkeep_asked.store(false, Ordering::Release);
-            self.work.grouped.store(false, Ordering::Release);
             // A failure is in the latch, and every write after it says so.
             let _ = self.heap.pool.upkeep();
         }
+    }
+
+    fn commit_thread(&self) {
+        self.work.groups.run(|| {
+            // As above.
+            let _ = self.heap.pool.wait(self.heap.pool.lsn());
+        });
     }
 
     /// Moves everything that is on the fast tier to flash.
@@ -504,5 +507,9 @@ pub fn start<P: Pool, D: Dir>(core: &Arc<Core<P, D>>) -> Result<Vec<std::thread:
             .spawn(move || run(&core))
             .map_err(|source| Error::io("start of a thread", name, 0, source))
     };
-    Ok(vec![spawn("migrate", Core::space_thread)?, spawn("upkeep", Core::upkeep_thread)?])
+    let mut threads = vec![spawn("migrate", Core::space_thread)?, spawn("upkeep", Core::upkeep_thread)?];
+    if core.ordered {
+        threads.push(spawn("commit", Core::commit_thread)?);
+    }
+    Ok(threads)
 }

@@ -27,7 +27,7 @@ use crate::storage::Appender;
 use crate::word::{Place, Word};
 use crate::write::Body;
 use std::collections::HashMap;
-use tierdb_base::{ErrorKind, Result};
+use tierdb_base::{Error, ErrorKind, Result};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::{Durability, Op, WriteBatch};
 use tierdb_pmem::Pool;
@@ -73,13 +73,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
             }
         }
+        let acknowledged = installed.and_then(|()| self.acknowledge_all(&planned, durability));
+        // Not before: what is not durable stays in the index.
         for write in &planned {
-            if write.body.is_none() || installed.is_err() {
+            if write.body.is_none() || acknowledged.is_err() {
                 self.purge_if_absent(write.key, write.entry);
             }
         }
-        installed?;
-        self.acknowledge_all(&planned, durability)?;
+        acknowledged?;
         self.counters.batches.add(1);
         self.counters.user_bytes.add(batch.bytes() as u64);
         Ok(())
@@ -98,7 +99,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
             let body = match op {
                 Op::Delete { .. } => None,
-                Op::Put { value, .. } => match self.body(value) {
+                Op::Put { value, .. } => match self.body(op.key(), value) {
                     Ok(body) => Some(body),
                     Err(error) => {
                         let parts: Vec<&PartList> =
@@ -233,11 +234,21 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let redo = if stored_len(HEADER + list.len()) <= self.ring_limit() {
                 (Kind::Redo, list)
             } else {
-                let (body, parts) = self.write_parts_or_collect(&list)?;
+                let (body, parts) = self.write_parts_or_collect(&list, 0)?;
                 redo_parts = Some(parts);
+                // With what is left out at the end of a ring, twice as much fits an empty one.
+                let (record, most) = (stored_len(HEADER + body.len()), self.layout.ring_bytes / 2);
+                if record > most {
+                    let len = list.len() as u64;
+                    return Err(Error::TooLarge {
+                        what: "list of a batch's writes",
+                        len,
+                        limit: len * most / record,
+                    });
+                }
                 (Kind::RedoParts, body)
             };
-            self.pool.admit(self.ring_limit() + 32 * planned.len() as u64 + 4096)?;
+            self.pool.admit(self.layout.ring_bytes / 2 + 32 * planned.len() as u64 + 4096)?;
             self.install(planned, absent, RedoIn::Record(redo.0, redo.1), durability)
         });
         if !matches!(outcome, Ok(Installed::Yes(_))) {

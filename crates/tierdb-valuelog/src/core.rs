@@ -151,11 +151,21 @@ pub(crate) mod tests {
     }
 
     /// A store with so many bytes of flash.
-    fn store_of(world: &World, capacity: u64) -> Core<SimPool, SimDir> {
+    pub(crate) fn store_of(world: &World, capacity: u64) -> Core<SimPool, SimDir> {
         world.add_pool("pool", 256 << 10);
+        store_on(world, world.pool("pool"), capacity, Background::Inline)
+    }
+
+    /// A store on a pool of 256 KiB.
+    pub(crate) fn store_on<P: Pool>(
+        world: &World,
+        pool: P,
+        capacity: u64,
+        background: Background,
+    ) -> Core<P, SimDir> {
         let flash = FlashTier { dir: world.add_dir("flash"), capacity, meter: Meter::new(), emulation: None };
         let media = Media {
-            pool: world.pool("pool").into(),
+            pool: pool.into(),
             fast_meter: Meter::new(),
             flash: vec![flash],
             seed: 1,
@@ -163,13 +173,7 @@ pub(crate) mod tests {
             mode: "simulated".into(),
         };
         let small = Options::for_pool(256 << 10, 256 << 10);
-        let options = Options {
-            rings: 1,
-            ring_bytes: 16 << 10,
-            chunk_bytes: 16 << 10,
-            background: Background::Inline,
-            ..small
-        };
+        let options = Options { rings: 1, ring_bytes: 16 << 10, chunk_bytes: 16 << 10, background, ..small };
         crate::recover::create(media, options).expect("a store is created")
     }
 
@@ -228,6 +232,34 @@ pub(crate) mod tests {
             core.get(&key(3)).expect("whole").is_none() && core.get(&key(count)).expect("whole").is_none()
         );
         assert_eq!(core.get(&key(5)).expect("whole").as_deref(), Some(&b"newer"[..]));
+    }
+
+    /// The list of a value's parts goes into one chunk.
+    #[test]
+    fn a_value_whose_parts_cannot_be_listed_is_refused() {
+        let core = store_of(&World::new(), 40 << 20);
+        let limit = core.longest_value(3);
+        let put = |len: u64| core.put(b"key", &vec![7; len as usize], Durability::Durable);
+        match put(limit + 1) {
+            Err(Error::TooLarge { what: "value", len, limit: named }) => {
+                assert_eq!((len, named), (limit + 1, limit));
+            }
+            other => panic!("{other:?}"),
+        }
+        put(limit).expect("room");
+        core.reclaim(Reclaim::All).expect("room");
+        let value = core.get(b"key").expect("whole").expect("it was put");
+        assert!(value.len() as u64 == limit && value.iter().all(|byte| *byte == 7));
+    }
+
+    #[test]
+    fn an_image_says_nothing_of_what_was_kept_for_a_snapshot() {
+        let core = store(&World::new());
+        core.put(b"key", b"value", Durability::Durable).expect("room");
+        assert!(core.image().is_some());
+        let entry = core.index.get(b"key").expect("whole").expect("it was put");
+        core.versions.push(entry, 1, core.hsit.word(entry).clean());
+        assert!(core.image().is_none());
     }
 
     /// A reader has read a value, and not cached it yet, when its chunk is filled anew and a word that is the

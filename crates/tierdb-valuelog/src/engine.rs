@@ -7,9 +7,10 @@ use crate::moving::Reclaim;
 use crate::recover;
 use crate::work;
 use parking_lot::Mutex;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use tierdb_base::{Result, check_key};
+use tierdb_base::{Error, Result, check_key};
 use tierdb_device::Dir;
 use tierdb_engine::{
     Cursor, Durability, Engine, KeyRange, Media, Snapshot, Stats, Timed, Value, VerifyReport, WriteBatch,
@@ -98,6 +99,22 @@ impl<P: Pool, D: Dir> ValueLog<P, D> {
         Snapshot::new(seqno, Arc::new(Pin { core: self.core.clone(), seqno }))
     }
 
+    /// Removes the keys of `batch`, at once if there is room to list them all.
+    fn remove_all(&self, batch: &WriteBatch, durability: Durability) -> Result<()> {
+        match self.core.write(batch, durability) {
+            Err(Error::NoSpace { .. }) if batch.len() > 1 => {
+                let (first, second) = batch.ops().split_at(batch.len() / 2);
+                for half in [first, second] {
+                    let mut part = WriteBatch::new();
+                    half.iter().try_for_each(|op| part.delete(op.key()).map(drop))?;
+                    self.remove_all(&part, durability)?;
+                }
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
     fn timed<T>(&self, which: Timed, work: impl FnOnce() -> T) -> T {
         self.core.latencies.measure(which, work)
     }
@@ -142,27 +159,24 @@ impl<P: Pool, D: Dir> Engine for ValueLog<P, D> {
 
     fn delete_range(&self, range: &KeyRange, durability: Durability) -> Result<u64> {
         self.core.gate.check_writable()?;
-        let snapshot = self.take_snapshot();
-        let mut cursor = StoreCursor::new(&self.core, range.clone(), snapshot);
+        let mut range = range.clone();
         let mut removed = 0;
         let mut batch = WriteBatch::new();
         loop {
-            let next = cursor.next_key()?;
-            let full = match &next {
-                Some(key) => batch.len() == DELETE_BATCH || batch.delete(key.clone()).is_err(),
-                None => true,
-            };
-            if full {
-                self.core.write(&batch, durability)?;
-                removed += batch.len() as u64;
-                batch.clear();
-                match next {
-                    Some(key) => {
-                        batch.delete(key)?;
-                    }
-                    None => return Ok(removed),
+            // One for each batch: what a snapshot has seen of those before would be kept to the end.
+            let mut cursor = StoreCursor::new(&self.core, range.clone(), self.take_snapshot());
+            let next = loop {
+                let Some(key) = cursor.next_key()? else { break None };
+                if batch.len() == DELETE_BATCH || batch.delete(key.clone()).is_err() {
+                    break Some(key);
                 }
-            }
+            };
+            drop(cursor);
+            self.remove_all(&batch, durability)?;
+            removed += batch.len() as u64;
+            batch.clear();
+            let Some(next) = next else { return Ok(removed) };
+            range.start = Bound::Included(next);
         }
     }
 

@@ -17,7 +17,7 @@
 //! nothing refers to, which are free on open. Since format 1.
 
 use crate::core::Core;
-use crate::record::Header;
+use crate::record::{HEADER, Header, stored_len};
 use crate::storage::{Device, State, Storage};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -194,6 +194,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         body.extend_from_slice(rest);
         Ok((body, list))
+    }
+
+    /// Longest value of a key of `key_len` bytes whose list of parts fits a chunk.
+    pub fn longest_value(&self, key_len: usize) -> u64 {
+        let beside = stored_len(HEADER + key_len + LIST_HEADER + self.longest_tail());
+        self.layout.chunk_bytes.saturating_sub(beside) / 8 * part_bytes(self.layout.chunk_bytes)
     }
 
     /// Chunks that the parts of a value of `len` bytes take.

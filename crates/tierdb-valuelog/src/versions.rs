@@ -94,6 +94,11 @@ impl Versions {
         dropped
     }
 
+    /// Whether nothing is kept.
+    pub fn is_empty(&self) -> bool {
+        self.shards.iter().all(|shard| shard.some().is_none_or(|chains| chains.is_empty()))
+    }
+
     /// Keeps `word` of `entry`, which write `by` is about to replace. Under the entry's latch.
     pub fn push(&self, entry: u64, by: u64, word: Word) {
         let shard = self.shard(entry);

@@ -1,8 +1,8 @@
 //! Background work: who does it, when, and how writers wait for it.
 //!
-//! Two threads, asleep while there is nothing to do: one gains space (reclamation, garbage collection),
-//! one keeps house (cache lists, structure updates of the index, checkpoints, grouped writes). With
-//! [`Background::Inline`] there are none, and whoever needs the work does it.
+//! Threads that are asleep while there is nothing to do: one gains space (reclamation, garbage collection), one
+//! keeps house (cache lists, structure updates of the index, checkpoints), and where the pool is logged one makes
+//! grouped writes durable. With [`Background::Inline`] there are none, and whoever needs the work does it.
 
 use crate::core::Core;
 use crate::moving::Reclaim;
@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tierdb_base::{Error, ErrorKind, Result};
 use tierdb_device::Dir;
-use tierdb_engine::Background;
+use tierdb_engine::{Background, GroupCommit};
 use tierdb_pmem::Pool;
 
-/// Longest time a grouped write stays volatile.
-const GROUP_DELAY: Duration = Duration::from_millis(5);
+/// Time between two rounds of upkeep.
+const UPKEEP_PAUSE: Duration = Duration::from_micros(2500);
 
 /// Longest time for which a write that finds the fast tier full waits for what readers still hold there.
 const READERS_LEAVE: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ pub struct Work {
     space_wanted: Condvar,
     space_made: Condvar,
     upkeep_wanted: Condvar,
-    grouped: AtomicBool,
+    groups: GroupCommit,
     upkeep_asked: AtomicBool,
     upkeeps: AtomicU64,
     made: AtomicU64,
@@ -53,7 +53,7 @@ impl Work {
             space_wanted: Condvar::new(),
             space_made: Condvar::new(),
             upkeep_wanted: Condvar::new(),
-            grouped: AtomicBool::new(false),
+            groups: GroupCommit::default(),
             upkeep_asked: AtomicBool::new(false),
             upkeeps: AtomicU64::new(0),
             made: AtomicU64::new(0),
@@ -93,9 +93,8 @@ impl Work {
 
     /// A write was acknowledged that is to be durable in a few milliseconds.
     pub fn grouped_write(&self) {
-        if !self.is_inline() && !self.grouped.swap(true, Ordering::AcqRel) {
-            let _state = self.state.lock();
-            self.upkeep_wanted.notify_one();
+        if !self.is_inline() {
+            self.groups.ask();
         }
     }
 
@@ -110,6 +109,7 @@ impl Work {
     /// Wakes and ends the background threads.
     pub fn stop(&self) {
         self.state.lock().stop = true;
+        self.groups.stop();
         self.space_wanted.notify_all();
         self.upkeep_wanted.notify_all();
         self.space_made.notify_all();
@@ -139,6 +139,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// Whether pages or entries that were given up may have come back just now, or may soon.
     fn any_came_back(&self) -> bool {
+        self.purge_deleted();
         self.index.run_structure_updates();
         let waiting = || self.index.waiting() + self.hsit.waiting();
         let before = waiting();
@@ -179,14 +180,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     fn wait_for_reclaim(&self) -> Result<()> {
         self.gate.latch().check()?;
+        let made = self.work.made.load(Ordering::Acquire);
         if self.work.is_inline() {
-            self.reclaim(Reclaim::All)?;
+            let reclaimed = self.reclaim(Reclaim::All);
             self.work.settle_epochs();
-            return Ok(());
+            // It may have made some room before it failed.
+            return if self.work.made.load(Ordering::Acquire) != made { Ok(()) } else { reclaimed };
         }
         // Readers that are pinned hold back space that was released: take part in moving the epoch.
         self.work.settle_epochs();
-        let made = self.work.made.load(Ordering::Acquire);
         let mut state = self.work.state.lock();
         let asked_in = state.rounds;
         state.want_space = true;
@@ -226,13 +228,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn upkeep(&self) -> Result<()> {
         self.index.run_structure_updates();
         self.purge_deleted();
-        self.maintain_cache()?;
+        let maintained = self.maintain_cache();
         // The index grows, and the cache gives way: looked at now and then, since it walks all chunks.
         if self.work.upkeeps.fetch_add(1, Ordering::Relaxed).is_multiple_of(256) {
             self.settle_memory();
         }
         self.rings.mark_log();
-        self.pool.upkeep()
+        self.pool.upkeep().and(maintained)
     }
 
     /// Evicts what the cache has too much, to its second level, and rewrites the ranges that it gives up.
@@ -272,22 +274,25 @@ impl<P: Pool, D: Dir> Core<P, D> {
         loop {
             {
                 let mut state = self.work.state.lock();
-                while !state.stop
-                    && !self.work.grouped.load(Ordering::Acquire)
-                    && !self.work.upkeep_asked.load(Ordering::Acquire)
-                {
+                while !state.stop && !self.work.upkeep_asked.load(Ordering::Acquire) {
                     self.work.upkeep_wanted.wait(&mut state);
                 }
                 if state.stop {
                     return;
                 }
             }
-            std::thread::sleep(GROUP_DELAY / 2);
+            std::thread::sleep(UPKEEP_PAUSE);
             self.work.upkeep_asked.store(false, Ordering::Release);
-            self.work.grouped.store(false, Ordering::Release);
             // A failure is in the latch, and every write after it says so.
             let _ = self.upkeep();
         }
+    }
+
+    fn commit_thread(&self) {
+        self.work.groups.run(|| {
+            // As above.
+            let _ = self.pool.wait(self.pool.lsn());
+        });
     }
 }
 
@@ -303,5 +308,43 @@ pub fn start<P: Pool, D: Dir>(core: &Arc<Core<P, D>>) -> Result<Vec<std::thread:
             .spawn(move || run(&core))
             .map_err(|source| Error::io("start of a thread", name, 0, source))
     };
-    Ok(vec![spawn("space", Core::space_thread)?, spawn("upkeep", Core::upkeep_thread)?])
+    let mut threads = vec![spawn("space", Core::space_thread)?, spawn("upkeep", Core::upkeep_thread)?];
+    if core.ordered {
+        threads.push(spawn("commit", Core::commit_thread)?);
+    }
+    Ok(threads)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::tests::store_on;
+    use tierdb_base::FailureLatch;
+    use tierdb_device::Meter;
+    use tierdb_engine::Durability;
+    use tierdb_log::{LoggedOptions, LoggedPool};
+    use tierdb_sim::World;
+
+    #[test]
+    fn grouped_writes_do_not_wait_for_upkeep() {
+        let world = World::new();
+        let options =
+            LoggedOptions { log_len: 2 << 20, buffer_bytes: 64 << 10, ..LoggedOptions::new(256 << 10) };
+        let (dir, latch) = (world.add_dir("fast"), FailureLatch::new());
+        let pool = LoggedPool::create(dir, options, 1, latch, Meter::new(), None).expect("a new pool");
+        let core = Arc::new(store_on(&world, pool, 256 << 10, Background::Threads));
+        let threads = start(&core).expect("threads");
+        // Upkeep cannot go on without it.
+        let deleted = core.deleted.lock();
+        let before = core.pool.stats().log_blocks;
+        core.put(b"key", b"value", Durability::Grouped).expect("room");
+        let given_up = Instant::now() + Duration::from_secs(30);
+        while core.pool.stats().log_blocks == before {
+            assert!(Instant::now() < given_up, "nothing was committed");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(deleted);
+        core.work.stop();
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    }
 }

@@ -51,7 +51,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         check_value(value)?;
         let _changing = self.gate.change()?;
         self.reserve_seqnos();
-        let body = self.body(value)?;
+        let body = self.body(key, value)?;
         let stored = stored_len(HEADER + key.len() + body.bytes.len());
         let written = if stored <= self.ring_limit() {
             self.pool.admit(stored + INDEX_ADMIT)?;
@@ -75,19 +75,27 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.layout.ring_bytes / 4
     }
 
-    /// What is stored for `value`: itself, or the list of its parts, which are durable then.
-    pub fn body<'v>(&self, value: &'v [u8]) -> Result<Body<'v>> {
+    /// What is stored for the value of `key`: itself, or the list of its parts, which are durable then.
+    ///
+    /// # Errors
+    /// `TooLarge` if the list does not fit a chunk, as with values of more than 16 MiB and chunks of 16 KiB; those of
+    /// [`Core::write_parts`].
+    pub fn body<'v>(&self, key: &[u8], value: &'v [u8]) -> Result<Body<'v>> {
         if value.len() <= self.longest_body() {
             return Ok(Body { kind: Kind::Value, bytes: value.into(), parts: None });
         }
-        let (bytes, parts) = self.write_parts_or_collect(value)?;
+        let limit = self.longest_value(key.len());
+        if value.len() as u64 > limit {
+            return Err(Error::TooLarge { what: "value", len: value.len() as u64, limit });
+        }
+        let (bytes, parts) = self.write_parts_or_collect(value, self.longest_tail())?;
         Ok(Body { kind: Kind::Parts, bytes: bytes.into(), parts: Some(parts) })
     }
 
-    /// Writes `bytes` as parts, after garbage collection if there is no space.
-    pub fn write_parts_or_collect(&self, bytes: &[u8]) -> Result<(Vec<u8>, PartList)> {
+    /// As [`Core::write_parts`], after garbage collection if there is no space.
+    pub fn write_parts_or_collect(&self, bytes: &[u8], longest_tail: usize) -> Result<(Vec<u8>, PartList)> {
         loop {
-            match self.write_parts(bytes, self.longest_tail(), Cause::Foreground) {
+            match self.write_parts(bytes, longest_tail, Cause::Foreground) {
                 Ok(written) => return Ok(written),
                 Err(error) => self.make_space_after(self.chunks_of(bytes.len()), error)?,
             }

@@ -10,6 +10,7 @@ use crate::record::HEADER;
 use crate::storage::chunk::{Chunk, State};
 use crate::word::{MAX_ADDRESS, Word};
 use parking_lot::Mutex;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tierdb_base::{Error, FailureLatch, Location, Result, TierRole};
@@ -533,8 +534,8 @@ impl<D: Dir> Device<D> {
         })
     }
 
-    /// The sealed chunk with the fewest live bytes, if collecting it gains anything.
-    pub fn victim(&self) -> Option<u32> {
+    /// The sealed chunk with the fewest live bytes but for those in `not`, if collecting it gains anything.
+    pub fn victim(&self, not: &HashSet<u32>) -> Option<u32> {
         let end = self.chunks_in_file();
         let mut best: Option<(u64, u32)> = None;
         for number in 0..end {
@@ -543,11 +544,11 @@ impl<D: Dir> Device<D> {
             if chunk.state != State::Sealed {
                 continue;
             }
-            // A chunk without garbage gains nothing, unless it was hardly filled.
+            // A chunk without garbage gains nothing, unless two like it fill no more than one.
             let live = chunk.live_estimate();
             let garbage = chunk.filled.saturating_sub(live);
-            let gains = garbage >= self.chunk_bytes / 16 || chunk.filled < self.chunk_bytes / 8;
-            if gains && best.is_none_or(|(fewest, _)| live < fewest) {
+            let gains = garbage >= self.chunk_bytes / 16 || live <= self.chunk_bytes / 2;
+            if gains && !not.contains(&number) && best.is_none_or(|(fewest, _)| live < fewest) {
                 best = Some((live, number));
             }
         }

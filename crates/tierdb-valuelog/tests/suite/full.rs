@@ -1,11 +1,12 @@
-//! Goal: a put on a full fast tier finds what was given up there, even if a reader that was not run for a while still holds it.
+//! Stores that are full, or as good as: what must go on, and where room must be found. Goal of the first tests: a put on a full
+//! fast tier finds what was given up there, even if a reader that was not run for a while still holds it.
 //! Method: keys until there is no room, all deleted, and all put again while another thread is pinned.
 
 use crate::rig::Sizes;
 use std::time::Duration;
 use tierdb_base::{Error, TierRole};
 use tierdb_engine::conformance::harm::Rig;
-use tierdb_engine::{Durability, Engine, WriteBatch};
+use tierdb_engine::{Durability, Engine, KeyRange, WriteBatch};
 
 fn key(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
@@ -53,4 +54,83 @@ fn batches_wait_for_what_readers_hold() {
         batch.put(key(number), *b"v")?;
         engine.write(&batch, Durability::Durable)
     });
+}
+
+fn is_flash_full(result: &tierdb_base::Result<()>) -> bool {
+    matches!(result, Err(Error::NoSpace { tier: TierRole::Flash, .. }))
+}
+
+fn open(sizes: Sizes) -> Box<dyn Engine> {
+    let rig = Rig::new(sizes, None);
+    rig.open(&rig.empty_world()).expect("a new store")
+}
+
+/// Chunks in which one value took an eighth or more of the room, and no other was put, were never collected.
+#[test]
+fn values_longer_than_a_quarter_of_a_ring_fill_flash() {
+    let engine = open(Sizes { chunk: 64 << 10, flash: vec![8 << 20], pool: 1 << 20, ..Sizes::tiny() });
+    let value = vec![7; 4200];
+    for number in 0..900 {
+        engine.put(&key(number), &value, Durability::Durable).expect("8 MiB hold 3.8 MB");
+    }
+    assert!((0..900).all(|number| engine.get(&key(number)).expect("whole").as_deref() == Some(&value[..])));
+}
+
+/// The list of its writes is too long for a ring, and so was the record of where that list is.
+#[test]
+fn a_batch_of_many_writes_fits_a_small_ring() {
+    let engine = open(Sizes { chunk: 64 << 10, flash: vec![8 << 20], pool: 4 << 20, ..Sizes::tiny() });
+    for round in 0..3_u8 {
+        // So that the list comes to another place of the ring each time.
+        for number in 0..100 {
+            engine.put(&key(number), &[round; 20], Durability::Durable).expect("there is room");
+        }
+        let mut batch = WriteBatch::new();
+        for number in 0..5000 {
+            batch.put(key(number), [round]).expect("a small batch");
+        }
+        engine.write(&batch, Durability::Durable).expect("there is room");
+        assert!((0..5000).all(|n| engine.get(&key(n)).expect("whole").as_deref() == Some(&[round][..])));
+    }
+}
+
+/// What lies before the first value that is needed in a ring is given up even if there is no room on flash for that value.
+#[test]
+fn deletes_make_room_in_the_write_buffer_of_a_full_store() {
+    let engine = open(Sizes { rings: 1, ..Sizes::tiny() });
+    // 256 bytes each with what stands before it, so 64 of them are in the ring.
+    let put = |number| engine.put(&key(number), &[1; 256 - 40 - 8], Durability::Durable);
+    let full = (0..10_000).find(|number| is_flash_full(&put(*number))).expect("256 KiB are full some time");
+    for number in full - 64..full - 1 {
+        engine.delete(&key(number), Durability::Durable).expect("deletes need no room");
+    }
+    put(full).expect("there is room");
+    assert!(engine.get(&key(full - 1)).expect("whole").is_some());
+}
+
+#[test]
+fn a_batch_of_deletes_empties_a_full_index() {
+    let engine = open(Sizes { flash: vec![8 << 20], ..Sizes::tiny() });
+    let put = |number| engine.put(&key(number), b"v", Durability::Durable);
+    let full = fill(1 << 20, put);
+    let mut batch = WriteBatch::new();
+    for number in 0..full {
+        batch.delete(key(number)).expect("a small batch");
+    }
+    engine.write(&batch, Durability::Durable).expect("deletes need no room");
+    // Other keys, which need room in the index.
+    let again = fill(full, |number| put(number + full));
+    assert!(again > full / 2, "{again} of {full} fit again");
+}
+
+#[test]
+fn a_range_is_removed_where_both_tiers_are_full() {
+    let engine = open(Sizes { flash: vec![1 << 20], ..Sizes::tiny() });
+    let full = fill(1 << 20, |number| engine.put(&key(number), b"v", Durability::Durable));
+    let longer = |number| engine.put(&key(number % full), &[1; 900], Durability::Durable);
+    (0..100_000).find(|number| is_flash_full(&longer(*number))).expect("1 MiB is full some time");
+    let removed = engine.delete_range(&KeyRange::all(), Durability::Durable);
+    assert_eq!(removed.expect("deletes need no room"), full);
+    let mut left = engine.cursor(KeyRange::all(), None).expect("a cursor");
+    assert!(left.next().expect("whole").is_none());
 }
