@@ -7,7 +7,7 @@ use crate::verify::VerifyReport;
 use std::any::Any;
 use std::ops::Bound;
 use std::sync::Arc;
-use tierdb_base::{Result, Seqno};
+use tierdb_base::{Error, Result, Seqno};
 
 /// What a write survives when its call returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -93,13 +93,24 @@ impl KeyRange {
 #[derive(Clone)]
 pub struct Snapshot {
     seqno: Seqno,
-    _pin: Arc<dyn Any + Send + Sync>,
+    pin: Arc<dyn Any + Send + Sync>,
 }
 
 impl Snapshot {
     /// A snapshot of the writes up to `seqno`. `pin` releases it when the last clone is dropped.
     pub fn new(seqno: Seqno, pin: Arc<dyn Any + Send + Sync>) -> Self {
-        Snapshot { seqno, _pin: pin }
+        Snapshot { seqno, pin }
+    }
+
+    /// For an engine: refuses a snapshot unless `is_own` says of its pin that this open store has taken it.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub fn check_own<T: Any>(&self, is_own: impl FnOnce(&T) -> bool) -> Result<()> {
+        if self.pin.downcast_ref().is_some_and(is_own) {
+            return Ok(());
+        }
+        Err(Error::invalid("the snapshot is of another store, or was taken before this one was opened"))
     }
 
     /// The last write it sees.
@@ -149,7 +160,7 @@ pub trait Engine: Send + Sync {
     /// The value of `key` as `snapshot` sees it.
     ///
     /// # Errors
-    /// As [`Engine::get`].
+    /// As [`Engine::get`]; `Invalid` for a snapshot that is not of this open store.
     fn get_at(&self, key: &[u8], snapshot: &Snapshot) -> Result<Option<Value>>;
 
     /// The values of `keys`, in their order, each as of some moment during the call; reads of flash
@@ -177,7 +188,8 @@ pub trait Engine: Send + Sync {
     /// Removes every key of `range` that is there when the call starts, as one batch while they are at
     /// most 1,048,576 keys, and otherwise as several in key order. Returns how many there were.
     ///
-    /// A key that another thread adds to the range during the call may stay. Succeeds on a full store.
+    /// A key that another thread adds to the range during the call may stay. Succeeds on a full store, in smaller batches
+    /// where there is no room to list all keys.
     ///
     /// # Errors
     /// As [`Engine::delete`].
@@ -187,6 +199,9 @@ pub trait Engine: Send + Sync {
     fn snapshot(&self) -> Result<Snapshot>;
 
     /// A cursor over `range`, as `snapshot` sees it, or as of one moment during this call.
+    ///
+    /// # Errors
+    /// `Invalid` for a snapshot that is not of this open store.
     fn cursor(&self, range: KeyRange, snapshot: Option<&Snapshot>) -> Result<Box<dyn Cursor + '_>>;
 
     /// Makes all writes that have returned durable.

@@ -148,6 +148,8 @@ fn share(bytes: &Arc<[u8]>) -> Value {
 /// Gives up a snapshot's seqno when its last clone is dropped.
 struct Pin {
     state: Arc<RwLock<State>>,
+    /// Of the engine that took it.
+    opening: u64,
     seqno: Seqno,
 }
 
@@ -165,6 +167,11 @@ impl Drop for Pin {
 }
 
 impl ModelEngine {
+    fn check_own(&self, snapshot: &Snapshot) -> Result<()> {
+        let is_own = |pin: &Pin| Arc::ptr_eq(&pin.state, &self.state) && pin.opening == self.opening;
+        snapshot.check_own(is_own)
+    }
+
     /// An empty store, opened.
     pub fn new() -> Self {
         let state = State { opened: 1, holder: Some(1), ..State::default() };
@@ -220,7 +227,9 @@ impl Engine for ModelEngine {
     fn get_at(&self, key: &[u8], snapshot: &Snapshot) -> Result<Option<Value>> {
         check_key(key)?;
         count(&self.counts.gets, 1);
-        Ok(self.read()?.at(key, snapshot.seqno()).map(share))
+        let state = self.read()?;
+        self.check_own(snapshot)?;
+        Ok(state.at(key, snapshot.seqno()).map(share))
     }
 
     fn multi_get(&self, keys: &[&[u8]]) -> Vec<Result<Option<Value>>> {
@@ -282,11 +291,12 @@ impl Engine for ModelEngine {
         let mut state = self.change()?;
         let seqno = state.last;
         *state.pins.entry(seqno).or_insert(0) += 1;
-        Ok(Snapshot::new(seqno, Arc::new(Pin { state: self.state.clone(), seqno })))
+        Ok(Snapshot::new(seqno, Arc::new(Pin { state: self.state.clone(), opening: self.opening, seqno })))
     }
 
     fn cursor(&self, range: KeyRange, snapshot: Option<&Snapshot>) -> Result<Box<dyn Cursor + '_>> {
         let state = self.read()?;
+        snapshot.map_or(Ok(()), |snapshot| self.check_own(snapshot))?;
         let seqno = snapshot.map_or(state.last, Snapshot::seqno);
         Ok(Box::new(ListCursor::new(state.entries(&range, seqno))))
     }

@@ -113,6 +113,7 @@ fn the_argument_suite_catches() {
 fn the_close_suite_catches() {
     caught(model(Fault::ReadsAfterClose), |harness, _| closed_engine_refuses(harness));
     caught(model(Fault::LosesTheLastWriteOnClose), |harness, _| closed_engine_refuses(harness));
+    caught(model(Fault::TakesAnySnapshot), |harness, _| closed_engine_refuses(harness));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //!
 //! [`LoggedPool`] gives an engine the byte-addressable [`Pool`](tierdb_pmem::Pool) contract where the fast
 //! tier is a block device, or where there is one plain SSD. It starts no threads: whoever waits for
-//! durability writes the log, and the engine's background thread calls [`LoggedPool::commit`] and
+//! durability writes the log, and the engine's background threads wait for what was grouped, and call
 //! [`LoggedPool::checkpoint`].
 //!
 //! Three files in one directory, all named by a prefix:

@@ -65,6 +65,10 @@ impl<P: Pool, D: Dir> SlabStore<P, D> {
         }
     }
 
+    fn check_own(&self, snapshot: &Snapshot) -> Result<()> {
+        snapshot.check_own(|pin: &Pin<P, D>| Arc::ptr_eq(&pin.core, &self.core))
+    }
+
     fn take_snapshot(&self) -> Snapshot {
         let seqno = self.core.snapshots.open(|| self.core.clock.take_snapshot());
         Snapshot::new(seqno, Arc::new(Pin { core: self.core.clone(), seqno }))
@@ -124,6 +128,7 @@ impl<P: Pool, D: Dir> Engine for SlabStore<P, D> {
     fn get_at(&self, key: &[u8], snapshot: &Snapshot) -> Result<Option<Value>> {
         check_key(key)?;
         self.core.gate.check_open()?;
+        self.check_own(snapshot)?;
         self.core.counters.gets.add(1);
         self.core.get_as_of(key, snapshot.seqno())
     }
@@ -168,6 +173,7 @@ impl<P: Pool, D: Dir> Engine for SlabStore<P, D> {
 
     fn cursor(&self, range: KeyRange, snapshot: Option<&Snapshot>) -> Result<Box<dyn Cursor + '_>> {
         self.core.gate.check_open()?;
+        snapshot.map_or(Ok(()), |snapshot| self.check_own(snapshot))?;
         self.core.counters.cursors.add(1);
         let snapshot = snapshot.cloned().unwrap_or_else(|| self.take_snapshot());
         Ok(Box::new(StoreCursor::new(&self.core, range, snapshot)))

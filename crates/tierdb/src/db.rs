@@ -100,7 +100,7 @@ impl Db {
     /// The value of `key` as `snapshot` sees it.
     ///
     /// # Errors
-    /// As [`Db::get`].
+    /// As [`Db::get`]; `Invalid` for a snapshot that is not of this open store.
     pub fn get_at(&self, key: impl AsRef<[u8]>, snapshot: &Snapshot) -> Result<Option<Value>> {
         self.engine().get_at(key.as_ref(), snapshot)
     }
@@ -166,7 +166,7 @@ impl Db {
     }
 
     /// Removes every key of `range` that is there when the call starts, and returns how many there were. One
-    /// batch while they are at most 1,048,576, otherwise several in key order.
+    /// batch while they are at most 1,048,576, otherwise several in key order; smaller ones where both tiers are full.
     ///
     /// # Errors
     /// `Poisoned`; what was removed before a failure stays removed.

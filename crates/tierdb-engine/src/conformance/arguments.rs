@@ -86,7 +86,7 @@ pub fn argument_limits(harness: &mut dyn Harness) -> Checked {
 }
 
 /// Checks that a closed engine refuses every call, that closing again does nothing, and that what was
-/// written is there on the next open.
+/// written is there on the next open, where snapshots of before are refused.
 ///
 /// # Errors
 /// The first call that works on a closed engine, or what was lost.
@@ -117,9 +117,13 @@ pub fn closed_engine_refuses(harness: &mut dyn Harness) -> Checked {
         ensure!(failed, "{name} works on a closed engine");
     }
     engine.close().during(|| "second close".into())?;
-    drop(snapshot);
     drop(engine);
     let engine = harness.open().during(|| "open after close".into())?;
+    refused(false, engine.get_at(b"k", &snapshot), || "get_at of a snapshot of before".into())?;
+    refused(false, engine.cursor(KeyRange::all(), Some(&snapshot)).map(drop), || {
+        "a cursor with a snapshot of before".into()
+    })?;
+    drop(snapshot);
     let found = engine.get(b"k").during(|| "get after close and open".into())?;
     ensure!(found.as_deref() == Some(b"v"), "a write is lost by closing");
     Ok(())

@@ -30,6 +30,7 @@ pub enum Fault {
     LosesAKeyOfABatch,
     FirstPutOfABatchWins,
     SnapshotSeesLaterWrites,
+    TakesAnySnapshot,
     SnapshotLosesDeletedKeys,
     ScanOfASnapshotSeesLaterWrites,
     CursorSeesLaterWrites,
@@ -277,6 +278,7 @@ impl Engine for Broken {
         match self.fault {
             Fault::AcceptsALongKeyInGetAt if key.len() > 4096 => Ok(None),
             Fault::SnapshotSeesLaterWrites => self.inner.get(key),
+            Fault::TakesAnySnapshot if self.inner.get_at(key, snapshot).is_err() => self.inner.get(key),
             Fault::SnapshotLosesDeletedKeys if self.inner.get(key)?.is_none() => Ok(None),
             _ => self.inner.get_at(key, snapshot),
         }

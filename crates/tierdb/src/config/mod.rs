@@ -147,13 +147,18 @@ impl Config {
         Ok(config)
     }
 
-    /// What a user names on a command line: a configuration file, or the directory of a store on one SSD.
+    /// What a user names on a command line: a configuration file, or the directory of a store on one SSD. What is not
+    /// there, and whose name ends in `.toml`, is a configuration file that was misspelt, not a directory to be made.
     ///
     /// # Errors
-    /// As [`Config::load`] where `path` is a file.
+    /// As [`Config::load`] where `path` is a file, or would be one.
     pub fn at(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        if path.is_file() { Self::load(path) } else { Ok(Self::one_directory(path)) }
+        let is_named_so = path.extension().is_some_and(|extension| extension == "toml");
+        if path.is_file() || is_named_so && !path.exists() {
+            return Self::load(path);
+        }
+        Ok(Self::one_directory(path))
     }
 
     /// This configuration as TOML, with only what was set.

@@ -172,6 +172,10 @@ fn relative_paths_are_relative_to_the_file() {
     assert_eq!(Config::load(&file).expect("load").flash[0].path, dir.path().join("data"));
     assert_eq!(Config::at(&file).expect("a file"), Config::load(&file).expect("load"));
     assert_eq!(Config::at(dir.path()).expect("a directory"), Config::one_directory(dir.path()));
-    let missing = Config::load(dir.path().join("none.toml")).expect_err("missing");
-    assert_eq!(missing.kind(), tierdb_base::ErrorKind::NotFound);
+    for missing in [Config::load, Config::at].map(|load| load(dir.path().join("none.toml"))) {
+        assert_eq!(missing.expect_err("missing").kind(), tierdb_base::ErrorKind::NotFound);
+    }
+    let named_so = dir.path().join("old.toml");
+    std::fs::create_dir(&named_so).expect("directory");
+    assert_eq!(Config::at(&named_so).expect("a directory"), Config::one_directory(&named_so));
 }
