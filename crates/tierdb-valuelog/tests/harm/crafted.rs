@@ -316,6 +316,8 @@ pub fn redo_page() -> Outcome {
         store.put(&format!("{number}"), b"");
         batch.delete(format!("{number}").into_bytes()).expect("a small batch");
     }
+    // While it is open the keys stay in the index, whose pages are not given up then, nor the list's taken for others.
+    let _snapshot = store.engine.snapshot().expect("open");
     store.write(&batch);
     let world = store.world.copy();
     let redo = redo(&world, RINGS_AT + base::sizes().ring, PAGE, REDO_PAGE);
