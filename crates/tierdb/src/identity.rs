@@ -393,8 +393,22 @@ fn agree(copies: &[Copy], role: TierRole, name: std::sync::Arc<str>) -> Result<F
 }
 
 /// Writes `identity` as a new `TIER` in `dir`, durable on return. A crash leaves the old file, or none, or the new.
+///
+/// # Errors
+/// `Invalid` if there is one that says *ready*: it is never replaced. As [`read`] if there is one at all.
 pub(crate) fn create<D: Dir>(dir: &D, identity: &Identity) -> Result<()> {
-    if dir.list()?.iter().any(|name| name == NEW_NAME) {
+    let names = dir.list()?;
+    if names.iter().any(|name| name == NAME) {
+        let old = read(dir, identity.role)?.identity;
+        if old.state == State::Ready {
+            return Err(Error::invalid(format!(
+                "{} already is {}; name an absent or empty directory to create a store in it",
+                dir.name(),
+                old.describe()
+            )));
+        }
+    }
+    if names.iter().any(|name| name == NEW_NAME) {
         dir.remove(NEW_NAME)?;
     }
     let file = dir.open(NEW_NAME, OpenMode::CreateNew)?;

@@ -2,7 +2,8 @@
 //!
 //! Opening, in this order:
 //! 1. Look at every directory, without changing anything: absent, empty, a tier, or something else (refused).
-//! 2. Lock every directory that is there, and look again: what is read from now on stays as it is.
+//! 2. Lock every directory that is there, and look again: what is read from now on stays as it is. If a store is
+//!    to be created, make and lock those that are absent, and look again at all: another process may have come first.
 //! 3. If any tier says *ready*, the store is complete: all its tiers must be there, of the right role and
 //!    number, and of one store. If none does, nothing was ever acknowledged in any of them, and the store is
 //!    created: afresh, or again where an earlier creation was interrupted.
@@ -128,7 +129,8 @@ impl<D: Dir> Tiers<D> {
     ///
     /// # Errors
     /// `NotFound`, `NotAStore`, `ForeignTier`, `TierMissing`, `NewerFormat`, `Corrupt`, `Locked`, `Invalid`
-    /// (tiers added, or `CreateNew` where a store is). Nothing was changed then, except that locks were tried.
+    /// (tiers added, or `CreateNew` where a store is). Nothing was changed then, except that locks were tried
+    /// and absent directories may have been made.
     pub(crate) fn open(
         mut places: Vec<Place<D>>,
         intent: Intent,
@@ -137,39 +139,33 @@ impl<D: Dir> Tiers<D> {
         shape: impl FnOnce(&[Place<D>]) -> Result<Shape>,
         own_file: impl Fn(&str) -> bool,
     ) -> Result<Self> {
-        let before: Vec<Content> = places.iter().map(look).collect::<Result<_>>()?;
-        check(&places, &before, intent)?;
+        let look_at_all = |places: &[Place<D>]| places.iter().map(look).collect::<Result<Vec<_>>>();
+        check(&places, &look_at_all(&places)?, intent)?;
         let mut locks = lock(&places, |_| true)?;
-        let contents: Vec<Content> = places.iter().map(look).collect::<Result<_>>()?;
-        if check(&places, &contents, intent)? {
-            return Self::adopt(places, contents, locks);
-        }
-        let cut_short: Vec<&Place<D>> = places
-            .iter()
-            .zip(&contents)
-            .filter(|(_, content)| content.found().is_some())
-            .map(|(place, _)| place)
-            .collect();
-        for place in &cut_short {
-            leftovers(place, &own_file)?;
-        }
-        for place in &cut_short {
+        // A second time where directories were absent: before they were there and locked, another process may have
+        // made a store in them.
+        let contents = loop {
+            let contents = look_at_all(&places)?;
+            if check(&places, &contents, intent)? {
+                return Self::adopt(places, contents, locks);
+            }
+            for place in cut_short(&places, &contents) {
+                leftovers(place, &own_file)?;
+            }
+            if places.iter().all(|place| place.dir.is_some()) {
+                break contents;
+            }
+            for place in places.iter_mut().filter(|place| place.dir.is_none()) {
+                let dir = make(&place.path)?;
+                locks.push(dir.lock()?);
+                place.dir = Some(dir);
+            }
+        };
+        for place in cut_short(&places, &contents) {
             for name in leftovers(place, &own_file)? {
                 place.dir.as_ref().map_or(Ok(()), |dir| dir.remove(&name))?;
             }
         }
-        let mut made = vec![false; places.len()];
-        for (place, made) in places.iter_mut().zip(&mut made) {
-            if place.dir.is_none() {
-                place.dir = Some(make(&place.path)?);
-                *made = true;
-            }
-        }
-        let mut number = 0;
-        locks.extend(lock(&places, |_| {
-            number += 1;
-            made[number - 1]
-        })?);
         let shape = shape(&places)?;
         Self::create(places, shape, now, locks)
     }
@@ -294,6 +290,15 @@ fn lock<D: Dir>(
         }
     }
     Ok(locks)
+}
+
+/// The places in which the creation of a store was interrupted.
+fn cut_short<'a, D>(
+    places: &'a [Place<D>],
+    contents: &'a [Content],
+) -> impl Iterator<Item = &'a Place<D>> + 'a {
+    let both = places.iter().zip(contents);
+    both.filter(|(_, content)| content.found().is_some()).map(|(place, _)| place)
 }
 
 /// What an interrupted creation left at `place`, but for the `TIER` that says so: a crash while the rest is

@@ -59,6 +59,23 @@ fn what_is_written_is_read() {
 }
 
 #[test]
+fn an_identity_that_says_ready_is_never_replaced() {
+    let dir = created();
+    let other = Identity { uuid: Uuid::from_bytes([7; 16]), state: State::Creating, ..identity() };
+    let refused = create(&dir, &other).expect_err("must be refused");
+    assert!(
+        matches!(&refused, Error::Invalid { what } if what.contains("already is flash tier 1")),
+        "{refused}"
+    );
+    let found = read(&dir, TierRole::Flash).expect("read");
+    assert_eq!((&found.identity, found.stale), (&identity(), 0));
+    // One that says *creating* is.
+    update(&dir, &found, &Identity { state: State::Creating, ..identity() }).expect("update");
+    create(&dir, &other).expect("create");
+    assert_eq!(read(&dir, TierRole::Flash).expect("read").identity, other);
+}
+
+#[test]
 fn long_paths_are_cut_at_whole_lines() {
     let dir = World::new().add_dir("tier");
     let paths = vec!["a".repeat(3000), "b".repeat(3000), "c".into()];

@@ -291,6 +291,76 @@ fn a_moved_tier_is_accepted_and_its_new_place_is_remembered() {
     assert!(matches!(&refused, Error::TierMissing { path, .. } if path == Path::new("moved")), "{refused}");
 }
 
+/// Opens a store at an absent flash tier and, before it, an absent fast one, which are made by another process that
+/// does `meanwhile` before they are locked here.
+fn overtaken(world: &World, intent: Intent, meanwhile: impl Fn()) -> Result<Tiers<SimDir>> {
+    let absent = |role, name: &str| Place { dir: None, path: name.into(), role, capacity: 64 << 20 };
+    let places = vec![absent(TierRole::Fast, "fast"), absent(TierRole::Flash, "flash-a")];
+    let make = |path: &Path| {
+        if path == Path::new("fast") {
+            meanwhile();
+        }
+        Ok(world.dir(path.to_str().expect("text")))
+    };
+    Tiers::open(places, intent, 1_700_000_000, make, |_| Ok(SHAPE), |name| name == ENGINE_FILE)
+}
+
+fn pair(world: &World) -> Vec<Place<SimDir>> {
+    vec![place(world, TierRole::Fast, "fast"), place(world, TierRole::Flash, "flash-a")]
+}
+
+#[test]
+fn a_store_that_another_process_makes_meanwhile_is_found() {
+    let world = world();
+    let uuid = std::cell::Cell::new(None);
+    let other = || uuid.set(Some(open(pair(&world), Intent::OpenOrCreate).expect("create").uuid));
+    let mut found = overtaken(&world, Intent::OpenOrCreate, other).expect("open");
+    assert_eq!((Some(found.uuid), found.fresh), (uuid.get(), false));
+    found.finish().expect("finish");
+    assert_eq!(begin(pair(&world), Intent::OpenExisting).err().expect("locked").kind(), ErrorKind::Locked);
+    drop(found);
+    let again = open(pair(&world), Intent::OpenExisting).expect("open");
+    assert_eq!(Some(again.uuid), uuid.get());
+    drop(again);
+    let before = contents(&world);
+    let refused = overtaken(&world, Intent::CreateNew, || {}).err().expect("refused");
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert_eq!(contents(&world), before);
+}
+
+#[test]
+fn what_else_another_process_makes_meanwhile_is_met_as_if_it_had_been_there() {
+    let world = world();
+    // A store that is open there, one of other tiers, and files of somebody else.
+    let held = std::cell::RefCell::new(None);
+    let other = || *held.borrow_mut() = Some(open(pair(&world), Intent::OpenOrCreate).expect("create"));
+    let refused = overtaken(&world, Intent::OpenOrCreate, other).err().expect("refused");
+    assert_eq!(refused.kind(), ErrorKind::Locked);
+    drop(held);
+    open(pair(&world), Intent::OpenExisting).expect("it is still there");
+
+    let world = self::world();
+    let other = || drop(open(three(&world), Intent::OpenOrCreate).expect("create"));
+    let refused = overtaken(&world, Intent::OpenOrCreate, other).err().expect("refused");
+    assert!(matches!(&refused, Error::TierMissing { path, .. } if path == Path::new("flash-b")), "{refused}");
+    open(three(&world), Intent::OpenExisting).expect("it is still there");
+
+    let world = self::world();
+    let other = || drop(world.dir("flash-a").open("holiday.jpg", OpenMode::CreateNew).expect("create"));
+    let refused = overtaken(&world, Intent::OpenOrCreate, other).err().expect("refused");
+    assert!(matches!(&refused, Error::NotAStore { why, .. } if why.contains("holiday.jpg")), "{refused}");
+
+    // A creation that was interrupted is done again, and its files go.
+    let world = self::world();
+    let other = || {
+        let cut = begin(pair(&world), Intent::OpenOrCreate).expect("begin");
+        cut.flash[0].dir.open(ENGINE_FILE, OpenMode::CreateNew).expect("create");
+    };
+    let created = overtaken(&world, Intent::OpenOrCreate, other).expect("create");
+    assert!(created.fresh);
+    assert_eq!(created.flash[0].dir.list().expect("list"), [identity::NAME]);
+}
+
 #[test]
 fn a_creation_that_was_cut_short_is_done_again() {
     let world = world();
