@@ -19,6 +19,8 @@
 //! * `store` is a word made from the store's identity; it seeds the header's checksum, so that the table of
 //!   another store is told from a damaged one. The other checksums are seeded with the identity itself,
 //!   that of a page also with its number.
+//! * Magic, `format`, `store`, and the header's checksum keep their places in every format, so that a newer one is told
+//!   from a damaged one.
 //! * Flag bit 0, *clean*: no log block follows. An unknown flag means the table must not be used.
 //! * The last bytes of an area, as many as the largest log block has, may hold a copy of a log block, written
 //!   before the table. It stands in for the one on the ring if that does not check; see the store.
@@ -164,20 +166,20 @@ impl TableHeader {
     /// Reads the header in the first block of an area of `area` bytes, which stands at `place`.
     ///
     /// # Errors
-    /// `NewerFormat`; `ForeignTier` for an intact table of another store; `Corrupt` for an intact one that
-    /// contradicts itself or the file's length.
+    /// `NewerFormat` for an intact table in one; `ForeignTier` for an intact one of another store; `Corrupt` for an
+    /// intact one that contradicts itself or the file's length.
     pub(crate) fn decode(head: &[u8], area: u64, seed: u64, place: &Location) -> Result<Area> {
         if head.len() < BLOCK as usize || get_u64(head, offset_of!(Raw, magic)) != MAGIC {
             return Ok(Area::Nothing);
-        }
-        let found = get_u32(head, offset_of!(Raw, format));
-        if found > FORMAT {
-            return Err(Error::NewerFormat { place: place.clone(), found, newest: FORMAT });
         }
         let store = get_u64(head, offset_of!(Raw, store));
         let sum = checksum(store, &head[..offset_of!(Raw, checksum)]);
         if !matches(get_u64(head, offset_of!(Raw, checksum)), sum) {
             return Ok(Area::Nothing);
+        }
+        let found = get_u32(head, offset_of!(Raw, format));
+        if found > FORMAT {
+            return Err(Error::NewerFormat { place: place.clone(), found, newest: FORMAT });
         }
         if store != store_word(seed) {
             return Err(Error::ForeignTier {
@@ -282,9 +284,9 @@ mod tests {
         let mut bytes = table(&LOG, LENS);
         for bit in (0..size_of::<Raw>() * 8).chain(BLOCK as usize * 8..(BLOCK as usize + 36) * 8) {
             bytes[bit / 8] ^= 1 << (bit % 8);
-            let passes = match decode(&bytes, 99) {
-                Ok(Area::Table(header)) => header.entries(&bytes[BLOCK as usize..], 99).is_some(),
-                Ok(Area::Nothing) | Err(_) => false,
+            let passes = match decode(&bytes, 99).expect("damaged, and nothing else") {
+                Area::Table(header) => header.entries(&bytes[BLOCK as usize..], 99).is_some(),
+                Area::Nothing => false,
             };
             assert!(!passes, "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
@@ -307,6 +309,9 @@ mod tests {
         }
         let mut newer = table(&LOG, LENS);
         put_u32(&mut newer, offset_of!(Raw, format), FORMAT + 1);
+        assert!(matches!(decode(&newer, 99), Ok(Area::Nothing)), "damaged, not newer");
+        let sum = checksum(store_word(99), &newer[..offset_of!(Raw, checksum)]);
+        put_u64(&mut newer, offset_of!(Raw, checksum), sum);
         assert!(matches!(decode(&newer, 99), Err(Error::NewerFormat { found: 2, .. })));
     }
 }

@@ -14,6 +14,8 @@
 //! ```
 //!
 //! * The words before 64 never change; those after are published one by one.
+//! * Magic, format, and the checksum of the bytes before it keep their places in every format, so that a newer one is
+//!   told from a damaged one.
 //! * *seqno limit*: no seqno at or above it was ever given out, in steps of 2^20. It is raised before that.
 //! * *commit slot*: 0, or the byte / 64 of the redo record of a group of changes that is complete and is being
 //!   installed.
@@ -124,7 +126,7 @@ impl Layout {
     /// Reads and checks the header.
     ///
     /// # Errors
-    /// `NewerFormat`; `Corrupt` if any byte of it is not as written, or of another store.
+    /// `NewerFormat` for an intact header in one; `Corrupt` if any byte of it is not as written, or of another store.
     pub fn open<P: Pool>(pool: &P, seed: u64) -> Result<Self> {
         let mut header = [0u8; 56];
         pool.read(0, &mut header)?;
@@ -134,11 +136,11 @@ impl Layout {
         if word(0) != MAGIC {
             return Err(corrupt("the pool has no slab header"));
         }
-        if half(8) > FORMAT {
-            return Err(Error::NewerFormat { place: pool.place(8), found: half(8), newest: FORMAT });
-        }
         if !matches(word(48), checksum(seed, &header[..48])) {
             return Err(corrupt("the pool header's checksum is wrong"));
+        }
+        if half(8) > FORMAT {
+            return Err(Error::NewerFormat { place: pool.place(8), found: half(8), newest: FORMAT });
         }
         let layout = Layout { pool_len: word(24), slab_bytes: word(32), flash: half(40) };
         let sane = half(8) == FORMAT
@@ -156,6 +158,7 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tierdb_base::ErrorKind;
     use tierdb_pmem::MappedPool;
 
     #[test]
@@ -171,9 +174,16 @@ mod tests {
             let mut old = [0u8];
             pool.read(byte, &mut old).expect("read");
             pool.write(byte, &[old[0] ^ 4]);
-            assert!(Layout::open(&pool, 5).is_err(), "byte {byte}");
+            let refused = Layout::open(&pool, 5).expect_err("damaged");
+            assert_eq!(refused.kind(), ErrorKind::Corrupt, "byte {byte}: {refused}");
             pool.write(byte, &old);
         }
         assert!(Layout::new(64 << 10, 1, &options).is_err(), "too small");
+        let mut newer = [0; 48];
+        pool.read(0, &mut newer).expect("read");
+        newer[8] = 2;
+        pool.write(0, &newer);
+        pool.write(48, &checksum(5, &newer).to_le_bytes());
+        assert!(matches!(Layout::open(&pool, 5), Err(Error::NewerFormat { found: 2, newest: 1, .. })));
     }
 }

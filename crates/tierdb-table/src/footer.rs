@@ -35,6 +35,8 @@
 //! * `checksum of file` is chained over the pages of 4,096 bytes before the footer: seeded with the table's id for
 //!   the first page, and with the sum so far for every other. It covers blocks, index, filter and zeros.
 //! * `checksum` covers the whole footer but itself, seeded with `word`. Unknown flags are refused.
+//! * `word`, `checksum`, `footer len`, `format` and magic keep their distances from the end in every format, so that a
+//!   newer one is told from a damaged one.
 //!
 //! Format 1.
 
@@ -101,18 +103,12 @@ impl Tail {
     /// Reads the tail at the end of `page`, the last of a file of `file_len` bytes.
     pub fn decode(page: &[u8], file_len: u64, place: &Location) -> Result<Self> {
         let corrupt = |what: Flaw| Err(Error::corrupt(TierRole::Flash, what, place.clone()));
-        let field = |at: usize| {
-            let tail = page.len().checked_sub(TAIL)?;
-            Some((get_u32(page, tail + at)?, get_u64(page, tail + 136)?))
-        };
-        let (Some((footer_len, magic)), Some((format, _))) = (field(120), field(124)) else {
+        let field = |tail: usize| Some((get_u32(page, tail + 120)?, get_u64(page, tail + 136)?));
+        let Some((footer_len, magic)) = page.len().checked_sub(TAIL).and_then(field) else {
             return corrupt("a table is shorter than its footer");
         };
         if magic != MAGIC {
             return corrupt("no footer of a table ends here");
-        }
-        if format > FORMAT {
-            return Err(Error::NewerFormat { place: place.clone(), found: format, newest: FORMAT });
         }
         let footer_len = footer_len as usize;
         let whole =
@@ -180,7 +176,7 @@ impl Footer {
     /// The footer in `bytes`, all of it, if it is that of the table `id`. `place` is where it begins, for errors.
     ///
     /// # Errors
-    /// `NewerFormat`; `ForeignTier` for an intact footer of another table; `Corrupt`.
+    /// `NewerFormat` for an intact footer in one; `ForeignTier` for an intact one of another table; `Corrupt`.
     pub fn decode(bytes: &[u8], id: &TableId, place: &Location) -> Result<Self> {
         Tail::decode(bytes, bytes.len() as u64, place)?;
         let corrupt = |what: Flaw| Error::corrupt(TierRole::Flash, what, place.clone());
@@ -190,6 +186,9 @@ impl Footer {
         // Under its own word: another table's may be whole.
         if !matches(word(CHECKSUM), sum_of(bytes, word(0))) {
             return Err(corrupt("the checksum of a footer does not match"));
+        }
+        if half(124) > FORMAT {
+            return Err(Error::NewerFormat { place: place.clone(), found: half(124), newest: FORMAT });
         }
         if word(0) != id.word() {
             return Err(Error::ForeignTier {
@@ -308,7 +307,8 @@ mod tests {
         let mut bytes = footer().encode(&ID);
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(decode(&bytes).is_err(), "bit {bit}");
+            let refused = decode(&bytes).expect_err("damaged");
+            assert_eq!(refused.kind(), ErrorKind::Corrupt, "bit {bit}: {refused}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
     }
@@ -333,7 +333,10 @@ mod tests {
         let bytes = footer().encode(&TableId { number: 8, ..ID });
         assert!(matches!(decode(&bytes), Err(Error::ForeignTier { .. })));
         let mut newer = footer().encode(&ID);
-        put(&mut newer, BLOCK as usize - TAIL + 124, &2u32.to_le_bytes());
+        let tail = newer.len() - TAIL;
+        put(&mut newer, tail + 124, &2u32.to_le_bytes());
+        let sum = sum_of(&newer, ID.word());
+        put(&mut newer, tail + CHECKSUM, &sum.to_le_bytes());
         assert!(matches!(decode(&newer), Err(Error::NewerFormat { found: 2, newest: 1, .. })));
         for len in [0, 1, TAIL - 1, TAIL] {
             assert!(decode(&bytes[..len]).is_err());

@@ -14,6 +14,8 @@
 //! ```
 //!
 //! * The words before 64 never change; those after are published one by one.
+//! * Magic, format, and the checksum of the bytes before it keep their places in every format, so that a newer one is
+//!   told from a damaged one.
 //! * *seqno limit*: no seqno at or above it was ever given out, in steps of 2^20. It is raised before that.
 //! * *commit slot*: 0, or the offset / 32 of the redo record of a batch that is durable and being installed.
 //! * *sealed*: a number of 41 bits, and above it 23 bits of a checksum of the number and the word's place, so
@@ -142,7 +144,7 @@ impl Layout {
     /// Reads and checks the header.
     ///
     /// # Errors
-    /// `NewerFormat`; `Corrupt` if any byte of it is not as written, or of another store.
+    /// `NewerFormat` for an intact header in one; `Corrupt` if any byte of it is not as written, or of another store.
     pub fn open<P: Pool>(pool: &P, seed: u64) -> Result<Self> {
         let mut header = [0u8; 64];
         pool.read(0, &mut header)?;
@@ -152,11 +154,11 @@ impl Layout {
         if word(0) != MAGIC {
             return Err(corrupt("the pool has no valuelog header"));
         }
-        if half(8) > FORMAT {
-            return Err(Error::NewerFormat { place: pool.place(8), found: half(8), newest: FORMAT });
-        }
         if !matches(word(56), checksum(seed, &header[..56])) {
             return Err(corrupt("the pool header's checksum is wrong"));
+        }
+        if half(8) > FORMAT {
+            return Err(Error::NewerFormat { place: pool.place(8), found: half(8), newest: FORMAT });
         }
         let layout = Layout {
             pool_len: word(24),
@@ -183,6 +185,7 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tierdb_base::ErrorKind;
     use tierdb_pmem::MappedPool;
 
     #[test]
@@ -198,9 +201,16 @@ mod tests {
             let mut old = [0u8];
             pool.read(byte, &mut old).expect("read");
             pool.write(byte, &[old[0] ^ 4]);
-            assert!(Layout::open(&pool, 5).is_err(), "byte {byte}");
+            let refused = Layout::open(&pool, 5).expect_err("damaged");
+            assert_eq!(refused.kind(), ErrorKind::Corrupt, "byte {byte}: {refused}");
             pool.write(byte, &old);
         }
         assert!(Layout::new(64 << 10, 1, &options).is_err(), "too small");
+        let mut newer = [0; 56];
+        pool.read(0, &mut newer).expect("read");
+        newer[8] = 2;
+        pool.write(0, &newer);
+        pool.write(56, &checksum(5, &newer).to_le_bytes());
+        assert!(matches!(Layout::open(&pool, 5), Err(Error::NewerFormat { found: 2, newest: 1, .. })));
     }
 }

@@ -62,8 +62,8 @@ fn strange_media() {
 
 #[test]
 fn a_newer_format_is_refused_as_such() {
-    surveys::newer_format(&base(false), "pool", 8);
-    surveys::newer_format(&base(true), "fast/pool.table", 8);
+    surveys::newer_format(&base(false), "pool", 48);
+    surveys::newer_format(&base(true), "fast/pool.table", 104);
 }
 
 /// The tables that it names may have been replaced since.

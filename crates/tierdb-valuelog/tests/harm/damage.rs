@@ -57,8 +57,8 @@ fn strange_media() {
 
 #[test]
 fn a_newer_format_is_refused_as_such() {
-    surveys::newer_format(&base(Mode::Memory), "pool", 8);
-    surveys::newer_format(&base(Mode::Logged), "fast/pool.table", 8);
+    surveys::newer_format(&base(Mode::Memory), "pool", 56);
+    surveys::newer_format(&base(Mode::Logged), "fast/pool.table", 104);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use super::damage::{Base, Look, Seen, Tally, survey};
 use super::harms::{Harm, Harmed, Places};
 use fastrand::Rng;
-use tierdb_base::{Error, ErrorKind};
+use tierdb_base::{Error, ErrorKind, checksum};
 
 /// The store is whole before it is damaged.
 pub fn whole<S: Harmed>(base: &Base<S>) {
@@ -83,10 +83,17 @@ pub fn older_flash<S: Harmed>(base: &Base<S>) -> Tally {
     tally
 }
 
-/// A format that is newer than this build's is refused as such; its number stands at byte `at` of `area`.
-pub fn newer_format<S: Harmed>(base: &Base<S>, area: &str, at: u64) {
+/// A format that is newer than this build's is refused as such, if what says it is intact: the first `checked` bytes of
+/// `area`, with the number in byte 8, the seed of their checksum in byte 16, and the checksum behind them.
+pub fn newer_format<S: Harmed>(base: &Base<S>, area: &str, checked: usize) {
     let world = base.world.copy();
-    world.overwrite(area, at, &2u32.to_le_bytes());
+    world.overwrite(area, 8, &2u32.to_le_bytes());
+    if let Err(error) = base.rig.open(&world.copy()) {
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{area}: {error}");
+    }
+    let header = world.peek(area, 0, checked);
+    let seed = u64::from_le_bytes(header[16..24].try_into().expect("eight bytes"));
+    world.overwrite(area, checked as u64, &checksum(seed, &header).to_le_bytes());
     match base.rig.open(&world) {
         Err(Error::NewerFormat { found: 2, newest: 1, place }) => assert_eq!(&*place.file, area),
         Err(error) => panic!("{area}: {error}"),
