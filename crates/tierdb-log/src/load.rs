@@ -26,8 +26,27 @@ pub(crate) struct FoundTable {
     pub(crate) is_last: bool,
 }
 
-/// Reads the newest whole table of `file`.
-pub(crate) fn newest_table<F: BlockFile>(file: &Metered<F>, seed: u64) -> Result<FoundTable> {
+/// What could not be read, for salvage; `None` if a read that fails is a failure of the open.
+pub(crate) type Unreadable = Option<Vec<Error>>;
+
+/// Whether `read` succeeded; if not, it is listed in `unreadable`, or an error.
+pub(crate) fn was_read(read: Result<()>, unreadable: &mut Unreadable) -> Result<bool> {
+    match (read, unreadable) {
+        (Ok(()), _) => Ok(true),
+        (Err(error), Some(list)) => {
+            list.push(error);
+            Ok(false)
+        }
+        (Err(error), None) => Err(error),
+    }
+}
+
+/// Reads the newest whole table of `file`. One that cannot be read counts as damaged in a salvage.
+pub(crate) fn newest_table<F: BlockFile>(
+    file: &Metered<F>,
+    seed: u64,
+    unreadable: &mut Unreadable,
+) -> Result<FoundTable> {
     let name = file.file().name();
     let len = file.file().len()?;
     let corrupt = |what: String, at| {
@@ -40,7 +59,9 @@ pub(crate) fn newest_table<F: BlockFile>(file: &Metered<F>, seed: u64) -> Result
     let mut found = Vec::new();
     for index in 0..AREAS {
         let mut head = AlignedBuf::zeroed(BLOCK as usize)?;
-        file.read(index * area, &mut head, Cause::Recovery)?;
+        if !was_read(file.read(index * area, &mut head, Cause::Recovery), unreadable)? {
+            continue;
+        }
         let place = Location::new(name.clone(), index * area);
         if let Area::Table(header) = TableHeader::decode(&head, area, seed, &place)? {
             found.push((header, index));
@@ -49,8 +70,10 @@ pub(crate) fn newest_table<F: BlockFile>(file: &Metered<F>, seed: u64) -> Result
     found.sort_by_key(|(header, _)| std::cmp::Reverse(header.generation));
     for (header, index) in &found {
         let mut body = AlignedBuf::zeroed(entries_len(header.pages) as usize)?;
-        if header.pages > 0 {
-            file.read(index * area + BLOCK, &mut body, Cause::Recovery)?;
+        if header.pages > 0
+            && !was_read(file.read(index * area + BLOCK, &mut body, Cause::Recovery), unreadable)?
+        {
+            continue;
         }
         if let Some(entries) = header.entries(&body, seed) {
             let next = (index + 1) % AREAS;
@@ -61,20 +84,26 @@ pub(crate) fn newest_table<F: BlockFile>(file: &Metered<F>, seed: u64) -> Result
     Err(corrupt("not one of them is whole".into(), 0))
 }
 
-/// The log block stored in area `area` of the table, if there is one that checks.
+/// The log block stored in area `area` of the table, if there is one that checks. One that cannot be read does not,
+/// in a salvage.
 pub(crate) fn load_spare<F: BlockFile>(
     file: &Metered<F>,
     area: u64,
     header: &TableHeader,
     seed: u64,
+    unreadable: &mut Unreadable,
 ) -> Result<Option<Spare>> {
     let at = (area + 1) * area_len(header.pool_len, header.largest_block) - header.largest_block;
     let mut block = AlignedBuf::zeroed(BLOCK as usize)?;
-    file.read(at, &mut block, Cause::Recovery)?;
+    if !was_read(file.read(at, &mut block, Cause::Recovery), unreadable)? {
+        return Ok(None);
+    }
     let Some(found) = Header::decode(&block, header.largest_block) else { return Ok(None) };
     if found.block_len() > BLOCK {
         block = AlignedBuf::zeroed(found.block_len() as usize)?;
-        file.read(at, &mut block, Cause::Recovery)?;
+        if !was_read(file.read(at, &mut block, Cause::Recovery), unreadable)? {
+            return Ok(None);
+        }
     }
     let needed = found.sequence >= header.log.sequence && found.checks(&block, seed);
     Ok(needed.then_some(Spare { sequence: found.sequence, block }))

@@ -32,8 +32,8 @@ pub struct LoggedOptions {
     /// Most bytes the image file may grow to, at least `pool_len` and a quarter. A checkpoint with fewer free
     /// slots than dirty pages is made in several rounds, so less room costs more tables. Default `2 * pool_len`.
     pub image_capacity: u64,
-    /// Open although pages or log blocks are damaged: lost pages read as zeros and are listed in
-    /// [`LoggedPool::salvage`](crate::LoggedPool::salvage). For repair only. Default off.
+    /// Open although pages, log blocks or tables are damaged or cannot be read: lost pages read as zeros, and what
+    /// was met is listed in [`LoggedPool::salvage`](crate::LoggedPool::salvage). For repair only. Default off.
     pub salvage: bool,
 }
 
@@ -149,11 +149,14 @@ pub struct Salvage {
     pub pages: Vec<LostPage>,
     /// Why the log ends before acknowledged writes, if it does.
     pub log: Option<Error>,
+    /// Reads of the log and of the table that failed. What they would have given counts as damaged, so it costs
+    /// something only where nothing else says the same: the newest table, or the log since then.
+    pub unreadable: Vec<Error>,
 }
 
 impl Salvage {
-    /// Whether nothing was lost.
+    /// Whether nothing was lost, and all could be read.
     pub fn is_empty(&self) -> bool {
-        self.pages.is_empty() && self.log.is_none()
+        self.pages.is_empty() && self.log.is_none() && self.unreadable.is_empty()
     }
 }

@@ -87,7 +87,7 @@ impl<D: Dir> LoggedPool<D> {
     ///
     /// # Errors
     /// `Corrupt` for a page or a table that is damaged, `AcknowledgedDataMissing` for a log with a hole: with
-    /// [`LoggedOptions::salvage`] it opens with what is left, except where no table is whole. `NewerFormat` and
+    /// [`LoggedOptions::salvage`] it opens with what is left, also where a read fails, except where no table is whole. `NewerFormat` and
     /// `ForeignTier` for files that are not this build's or not this store's.
     pub fn open(
         dir: D,

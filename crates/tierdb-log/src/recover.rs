@@ -10,11 +10,11 @@
 use crate::block::Cursor;
 use crate::dirty::DirtyPages;
 use crate::layout::PAGE;
-use crate::load::{load_pages, load_spare, newest_table, take_slots};
+use crate::load::{Unreadable, load_pages, load_spare, newest_table, take_slots};
 use crate::log::{Log, Ring};
 use crate::options::{LoggedOptions, LostPage, Salvage};
 use crate::pool::LoggedPool;
-use crate::replay::{Replayed, latest_after, replay};
+use crate::replay::{Reader, Replayed, latest_after, replay};
 use crate::slots::Slots;
 use crate::store::{Newest, PageStore};
 use crate::table::{AREAS, area_len};
@@ -97,7 +97,8 @@ pub(crate) fn open<D: Dir>(
 ) -> Result<LoggedPool<D>> {
     latch.check()?;
     let [log, image, table] = open_files(dir, options, OpenMode::Existing, &meter, emulation)?;
-    let found = newest_table(&table, seed)?;
+    let mut unreadable: Unreadable = options.salvage.then(Vec::new);
+    let found = newest_table(&table, seed, &mut unreadable)?;
     let header = found.header;
     options.check_capacity(header.pool_len)?;
     let ring = Ring { len: header.log_len, largest: header.largest_block };
@@ -117,11 +118,12 @@ pub(crate) fn open<D: Dir>(
     let lost = load_pages(&image, &entries, count, &arena, seed, options.salvage)?;
     lose(&mut salvage, lost, options.salvage)?;
 
-    let spare = load_spare(&table, found.area, &header, seed)?;
-    let mut start = replay(&log, ring, header.log, spare.as_ref(), seed, &arena, &dirty)?;
+    let spare = load_spare(&table, found.area, &header, seed, &mut unreadable)?;
+    let mut reader = Reader::new(&log, ring, &mut unreadable)?;
+    let mut start = replay(&mut reader, header.log, spare.as_ref(), seed, &arena, &dirty)?;
     // A clean table has no log after it. Where a newer table may have been lost, that is not believed.
     let no_log = header.clean && found.is_last && start.head == header.log;
-    if !no_log && let Some(latest) = latest_after(&log, ring, &start.head, seed)? {
+    if !no_log && let Some(latest) = latest_after(&mut reader, &start.head, seed)? {
         let missing = Error::AcknowledgedDataMissing {
             what: format!(
                 "log block {} is missing or damaged in {} at byte {}, but block {} was written after it and is whole: \
@@ -141,6 +143,7 @@ pub(crate) fn open<D: Dir>(
         // What is still on the ring belongs to a past that is given up: no number of it is used again.
         start.head.sequence = latest.sequence + 1;
     }
+    salvage.unreadable = unreadable.unwrap_or_default();
     for page in &salvage.pages {
         dirty.mark(page.at, PAGE);
     }

@@ -8,9 +8,10 @@
 
 use crate::block::{Cursor, Entries, HEADER, Header};
 use crate::dirty::DirtyPages;
+use crate::load::{Unreadable, was_read};
 use crate::log::{Ring, push_mark};
 use crate::store::Spare;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use tierdb_base::{Error, Location, Result, TierRole};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Metered};
 use tierdb_pmem::Arena;
@@ -18,10 +19,13 @@ use tierdb_pmem::Arena;
 /// Bytes read at once, if the largest block is not larger.
 const WINDOW: u64 = 1 << 20;
 
-/// The ring's bytes, a window at a time.
-struct Reader<'l, F> {
+/// The ring's bytes, a window at a time. In a salvage, blocks that cannot be read are zeros, which no block is.
+pub(crate) struct Reader<'l, F> {
     file: &'l Metered<F>,
     ring: Ring,
+    unreadable: &'l mut Unreadable,
+    /// Where the blocks in it are: none is asked for twice, as a device may take seconds to refuse.
+    refused: BTreeSet<u64>,
     /// Byte of the file where the window starts.
     start: u64,
     window: AlignedBuf,
@@ -29,8 +33,9 @@ struct Reader<'l, F> {
 }
 
 impl<'l, F: BlockFile> Reader<'l, F> {
-    fn new(file: &'l Metered<F>, ring: Ring) -> Result<Self> {
-        Ok(Reader { file, ring, start: 0, window: AlignedBuf::zeroed(0)?, filled: 0 })
+    pub(crate) fn new(file: &'l Metered<F>, ring: Ring, unreadable: &'l mut Unreadable) -> Result<Self> {
+        let (refused, window) = (BTreeSet::new(), AlignedBuf::zeroed(0)?);
+        Ok(Reader { file, ring, unreadable, refused, start: 0, window, filled: 0 })
     }
 
     /// At least `len` bytes of the file from `at`, fewer only at the end of the ring.
@@ -42,10 +47,29 @@ impl<'l, F: BlockFile> Reader<'l, F> {
             if self.window.len() as u64 != size {
                 self.window = AlignedBuf::zeroed(size as usize)?;
             }
-            self.file.read(at, &mut self.window, Cause::Recovery)?;
+            match self.file.read(at, &mut self.window, Cause::Recovery) {
+                Err(_) if self.unreadable.is_some() => self.fill_by_blocks(at)?,
+                read => read?,
+            }
             (self.start, self.filled) = (at, size);
         }
         Ok(&self.window[(at - self.start) as usize..self.filled as usize])
+    }
+
+    /// Fills the window from `at` block by block, so that only those are lost that cannot be read.
+    fn fill_by_blocks(&mut self, at: u64) -> Result<()> {
+        let mut one = AlignedBuf::zeroed(BLOCK as usize)?;
+        for (at, block) in (at..).step_by(BLOCK as usize).zip(self.window.chunks_exact_mut(BLOCK as usize)) {
+            if !self.refused.contains(&at)
+                && was_read(self.file.read(at, &mut one, Cause::Recovery), self.unreadable)?
+            {
+                block.copy_from_slice(&one);
+            } else {
+                self.refused.insert(at);
+                block.fill(0);
+            }
+        }
+        Ok(())
     }
 
     /// The whole block at `at`, if there is one that checks and `wanted` accepts its header.
@@ -114,15 +138,14 @@ pub(crate) struct Replayed {
 
 /// Applies all blocks from `from` but the last to `arena`. `spare` stands in for the block that it is a copy of.
 pub(crate) fn replay<F: BlockFile>(
-    file: &Metered<F>,
-    ring: Ring,
+    reader: &mut Reader<'_, F>,
     from: Cursor,
     spare: Option<&Spare>,
     seed: u64,
     arena: &Arena,
     dirty: &DirtyPages,
 ) -> Result<Replayed> {
-    let mut reader = Reader::new(file, ring)?;
+    let (file, ring) = (reader.file, reader.ring);
     let mut replayed = Replayed { head: from, ..Replayed::default() };
     let place = |at: &Cursor| Location::new(file.file().name(), ring.offset(at.position));
     // A ring cannot hold more than its length; blocks that claim to are damage that happens to check.
@@ -150,12 +173,11 @@ pub(crate) fn replay<F: BlockFile>(
 /// The whole block with the highest sequence number that is not below that of `tail`, if there is one
 /// anywhere on the ring.
 pub(crate) fn latest_after<F: BlockFile>(
-    file: &Metered<F>,
-    ring: Ring,
+    reader: &mut Reader<'_, F>,
     tail: &Cursor,
     seed: u64,
 ) -> Result<Option<Header>> {
-    let mut reader = Reader::new(file, ring)?;
+    let ring = reader.ring;
     let mut latest: Option<Header> = None;
     for at in (0..ring.len).step_by(BLOCK as usize) {
         let least = latest.map_or(tail.sequence, |header| header.sequence + 1);

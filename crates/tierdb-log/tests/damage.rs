@@ -9,8 +9,8 @@ use tierdb_base::{Error, ErrorKind, FailureLatch, checksum};
 use tierdb_device::Meter;
 use tierdb_log::{LoggedOptions, LoggedPool};
 use tierdb_pmem::Pool;
-use tierdb_sim::World;
 use tierdb_sim::crashtest::Oracle;
+use tierdb_sim::{FaultKind, FaultPlan, Ops, World};
 
 const BLOCK: u64 = 4096;
 
@@ -244,6 +244,49 @@ fn a_damaged_format_is_damage_and_costs_no_more_than_its_table() {
         image.flip_bit(&area("table"), index * areas + 9, 0);
         let stale = image.peek(&area("table"), index * areas + 24, 8) != newest;
         assert!(!noticed(&image, &small(), &known) || !stale, "area {index}");
+    }
+}
+
+/// Goal: one block of the log or of the tables that cannot be read costs a salvage what its damage would, and the image
+/// stays.
+/// Method: each block of both files unreadable in turn, in pools with blocks of one and of two pages and a spare; and
+/// each read of an open failing once, which costs nothing where the device is asked again.
+#[test]
+fn an_unreadable_block_costs_a_salvage_no_more_than_a_damaged_one() {
+    for options in [small(), wide()] {
+        let (world, known) = crashed(&options);
+        // Opened twice, so that the table has a spare.
+        drop(open(dir(&world), &options).expect("whole"));
+        let salvage = LoggedOptions { salvage: true, ..options.clone() };
+        let left = Known { acked: 0, ..known.clone() };
+        let held = |pool: &LoggedPool<TestDir>| left.check(pool).expect("a prefix of the publishes");
+        let mut whole = 0;
+        for part in ["log", "table"] {
+            for at in (0..len_of(&world, part)).step_by(BLOCK as usize) {
+                let (unreadable, damaged) = (world.copy(), world.copy());
+                damaged.overwrite(&area(part), at, &[0; BLOCK as usize]);
+                let pool = open(support::dir_without(&unreadable, &format!("pool.{part}"), at), &salvage)
+                    .unwrap_or_else(|error| panic!("{part} at {at}: {error}"));
+                let other = open(dir(&damaged), &salvage).expect("salvage");
+                assert_eq!(held(&pool), held(&other), "{part} at {at}");
+                let noted = pool.salvage().unreadable.iter().map(ToString::to_string).collect::<Vec<_>>();
+                assert!(noted.len() <= 1 && noted.iter().all(|e| e.contains(&area(part))), "{noted:?}");
+                assert!(part == "table" || !noted.is_empty(), "{part} at {at}");
+                assert!(pool.salvage().pages.is_empty());
+                whole += usize::from(held(&pool) == known.published.len());
+            }
+        }
+        assert!(whole > 20, "{whole}");
+        for nth in 1.. {
+            let world = world.copy();
+            world.inject(FaultPlan::nth(nth, FaultKind::Eio).on(Ops::READ));
+            let pool = open(dir(&world), &salvage).unwrap_or_else(|error| panic!("read {nth}: {error}"));
+            if world.heal().hit == 0 {
+                assert!(nth > 5 && pool.salvage().is_empty());
+                break;
+            }
+            held(&pool);
+        }
     }
 }
 

@@ -44,7 +44,8 @@ pub(crate) fn with_media<D: Dir, W: Work>(remains: &Remains<D>, salvage: bool, w
             Ok(pool) => {
                 let pages = pool.salvage().pages.iter();
                 damage.extend(pages.map(|page| damaged(page.what.clone(), Some(page.place.clone()))));
-                damage.extend(pool.salvage().log.iter().map(|error| damaged(error.to_string(), None)));
+                let errors = pool.salvage().log.iter().chain(&pool.salvage().unreadable);
+                damage.extend(errors.map(|error| damaged(error.to_string(), None)));
                 work.run(media(remains, pool, flash), damage)
             }
             Err(error) if salvage => {

@@ -1,4 +1,5 @@
-//! A directory whose durable writes are seen in flight, and where something may happen during the others.
+//! A directory whose durable writes are seen in flight, where something may happen during the others, and a block may
+//! be unreadable.
 //!
 //! A simulated durable write happens at once, so no crash falls inside it. Here it is first made as a plain write,
 //! which a crash may leave in part, and then durably: a crash point between the two has it torn.
@@ -7,21 +8,26 @@
 //! publishes comes between the copies of two pages, as another thread's could.
 
 use std::sync::{Arc, Mutex};
-use tierdb_base::Result;
+use tierdb_base::{Error, Result};
 use tierdb_device::{AlignedBuf, BlockFile, Dir, DirLock, OpenMode};
 
 /// Called before a plain write.
 pub type During = Arc<Mutex<Option<Box<dyn Fn() + Send>>>>;
 
+/// The file with a block that cannot be read, and where it is.
+pub type Unreadable = Option<(String, u64)>;
+
 #[derive(Clone)]
 pub struct InFlight<D> {
     pub dir: D,
     pub during: During,
+    pub unreadable: Unreadable,
 }
 
 pub struct InFlightFile<F> {
     file: F,
     during: During,
+    unreadable: Option<u64>,
 }
 
 impl<F: BlockFile> BlockFile for InFlightFile<F> {
@@ -38,7 +44,12 @@ impl<F: BlockFile> BlockFile for InFlightFile<F> {
     }
 
     fn read(&self, at: u64, buf: &mut AlignedBuf) -> Result<()> {
-        self.file.read(at, buf)
+        match self.unreadable {
+            Some(bad) if (at..at + buf.len() as u64).contains(&bad) => {
+                Err(Error::io("read", self.name(), bad, std::io::Error::from_raw_os_error(5)))
+            }
+            _ => self.file.read(at, buf),
+        }
     }
 
     #[track_caller]
@@ -69,7 +80,8 @@ impl<D: Dir> Dir for InFlight<D> {
     }
 
     fn open(&self, name: &str, mode: OpenMode) -> Result<Self::File> {
-        Ok(InFlightFile { file: self.dir.open(name, mode)?, during: self.during.clone() })
+        let unreadable = self.unreadable.as_ref().filter(|(file, _)| file == name).map(|(_, at)| *at);
+        Ok(InFlightFile { file: self.dir.open(name, mode)?, during: self.during.clone(), unreadable })
     }
 
     fn list(&self) -> Result<Vec<String>> {

@@ -9,7 +9,7 @@
 
 mod flight;
 
-pub use flight::{During, InFlight};
+pub use flight::{During, InFlight, Unreadable};
 use tierdb_base::{FailureLatch, Result};
 use tierdb_device::{BLOCK, Dir, Meter, Striped};
 use tierdb_log::{LoggedOptions, LoggedPool};
@@ -169,8 +169,19 @@ pub fn dir(world: &World) -> TestDir {
 
 /// The first `count` directories of `world` as one, with stripes so short that most writes cross several.
 pub fn dirs(world: &World, count: usize) -> TestDir {
-    let in_flight = |name: &&str| InFlight { dir: world.dir(name), during: During::default() };
+    let in_flight = |name: &&str| InFlight {
+        dir: world.dir(name),
+        during: During::default(),
+        unreadable: Unreadable::default(),
+    };
     Striped::with_stripe(DIRS[..count].iter().map(in_flight).collect(), BLOCK).expect("directories")
+}
+
+/// The directory `fast` of `world`, where the block of `file` at `at` cannot be read.
+pub fn dir_without(world: &World, file: &str, at: u64) -> TestDir {
+    let unreadable = Some((file.to_owned(), at));
+    let dir = InFlight { dir: world.dir("fast"), during: During::default(), unreadable };
+    Striped::with_stripe(vec![dir], BLOCK).expect("a directory")
 }
 
 /// Adds the directory `fast` to `world`.
