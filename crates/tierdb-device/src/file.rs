@@ -58,7 +58,8 @@ pub trait BlockFile: Send + Sync + 'static {
     /// reads as zeros. Durable after [`BlockFile::sync`].
     ///
     /// # Errors
-    /// `Io` with `StorageFull` if the file system has no room; the length is then unchanged.
+    /// `Io` with `StorageFull` if the file system has no room, or has no files so long; the length is then
+    /// unchanged.
     fn set_len(&self, len: u64) -> Result<()>;
 
     /// Fills `buf` from byte `at`. `at` and `buf.len()` are multiples of [`BLOCK`], and the range lies

@@ -20,7 +20,8 @@ use tierdb_valuelog::{FlashTier, Media, Options, ValueLog};
 pub(crate) const POOL_NAME: &str = "pool";
 /// The engine's file in each flash tier.
 pub(crate) const VALUES_NAME: &str = "values";
-/// The largest flash tier: an address has 41 bits, in units of 32 bytes.
+/// The largest flash tier: an address in the one file that valuelog has there has 41 bits, in units of 32 bytes. Where
+/// the file system has no files so long, the tier is full earlier.
 const FLASH_MAX: u64 = 64 << 40;
 /// What the engine needs beside a pool in DRAM.
 const ENGINE_MEMORY: u64 = 8 << 20;

@@ -11,10 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tierdb_base::{Error, Result};
 
-/// An error of the operating system in its place. A quota that is used up is a full file system.
+/// An error of the operating system in its place. A quota that is used up is a full file system, and so is a file that
+/// may not grow: what is in it can be freed, and more will not come.
 pub fn os_error(op: &'static str, name: impl Into<Arc<str>>, at: u64, errno: Errno) -> Error {
     let source = match errno {
         Errno::DQUOT => io::Error::new(ErrorKind::StorageFull, "the disk quota is used up"),
+        Errno::FBIG => {
+            let what = "the file is the largest that the file system, or the limit on the process, allows";
+            io::Error::new(ErrorKind::StorageFull, what)
+        }
         _ => errno.into(),
     };
     Error::io(op, name, at, source)
@@ -234,8 +239,11 @@ mod tests {
             assert_eq!((op, place.to_string().as_str()), ("write", "full at byte 8192"));
             assert_eq!(source.kind(), ErrorKind::StorageFull);
         }
-        let quota = os_error("write", "full", 0, Errno::DQUOT);
-        assert!(matches!(quota, Error::Io { source, .. } if source.kind() == ErrorKind::StorageFull));
+        for (errno, what) in [(Errno::DQUOT, "quota"), (Errno::FBIG, "largest")] {
+            let Error::Io { source, .. } = os_error("resize", "full", 0, errno) else { panic!("{errno}") };
+            assert_eq!(source.kind(), ErrorKind::StorageFull, "{errno}");
+            assert!(source.to_string().contains(what), "{source}");
+        }
     }
 
     #[test]
