@@ -12,7 +12,7 @@
 //! A crash between 2 and 3 leaves a ready store under the partial name; it is known as a checkpoint that was
 //! not acknowledged by the name in its `CHECKPOINT`, and is replaced like any other partial one.
 
-use crate::config::Config;
+use crate::config::{Config, EngineKind};
 use crate::setup::{self, Prepared};
 use crate::tiers::Intent;
 use serde::{Deserialize, Serialize};
@@ -205,6 +205,12 @@ fn index_bytes(from: &dyn Engine) -> Result<u64> {
     Ok(parts.map(|(_, bytes)| bytes).sum())
 }
 
+/// Bytes of a pool for a copy of `from`: a third of a pool is write buffer, and an index that was filled in order may be
+/// packed less well.
+fn pool_bytes(from: &dyn Engine) -> Result<u64> {
+    Ok(index_bytes(from)? * 2)
+}
+
 /// As [`Db::checkpoint`](crate::Db::checkpoint), of the store `uuid`.
 pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied> {
     let name = match dir.file_name().and_then(|name| name.to_str()) {
@@ -221,8 +227,7 @@ pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied
     {
         Prepared::begin(&config, Intent::OpenOrCreate, None)?.abandon()?;
     }
-    // A third of a pool is write buffer, and an index that was filled in order may be packed less well.
-    let pool = (index_bytes(from)? * 2).max(LEAST_POOL);
+    let pool = pool_bytes(from)?.max(LEAST_POOL);
     config.memory = Some(ByteSize(pool * 2));
     let snapshot = from.snapshot()?;
     let mut prepared = Prepared::begin(&config, Intent::CreateNew, Some(pool))?;
@@ -258,8 +263,11 @@ pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied
 /// made. Until then it says that it is being created, so that a crash, or a checkpoint found damaged, leaves
 /// nothing that could be taken for the store. Returns when all of it survives power loss.
 ///
+/// Without a fast tier that is byte-addressable the new store's index lives in DRAM. It gets room for that of the
+/// checkpoint, whatever is usual on this machine.
+///
 /// # Errors
-/// `Invalid` if the target holds a store; `NotAStore` if `checkpoint_dir` is no checkpoint or the target holds
+/// `Invalid` if the target holds a store, or `memory` is set and too small for the index; `NotAStore` if `checkpoint_dir` is no checkpoint or the target holds
 /// other files; `Corrupt` if the checkpoint is not what was written.
 pub fn restore(checkpoint_dir: impl AsRef<Path>, config: &Config) -> Result<Copied> {
     let dir = checkpoint_dir.as_ref();
@@ -272,7 +280,11 @@ pub fn restore(checkpoint_dir: impl AsRef<Path>, config: &Config) -> Result<Copi
         });
     };
     let from = source.engine()?;
-    let mut prepared = Prepared::begin(config, Intent::CreateNew, None)?;
+    let least_pool = match config.engine {
+        EngineKind::Valuelog => Some(pool_bytes(&*from)?),
+        EngineKind::Slab => None,
+    };
+    let mut prepared = Prepared::begin(config, Intent::CreateNew, least_pool)?;
     let copied = fill(&mut prepared, &mut *from.cursor(KeyRange::all(), None)?)?;
     if !record.agrees(&copied) {
         return Err(Error::corrupt(

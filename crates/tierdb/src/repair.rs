@@ -116,7 +116,10 @@ pub struct RepairReport {
 pub fn repair(source: &Config, target: &Config) -> Result<RepairReport> {
     source.validate()?;
     let remains = Remains::find(setup::places(source)?)?;
-    let mut prepared = Prepared::begin(target, Intent::CreateNew, None)?;
+    // How much of its pool was index is not known; `memory` says what there is, where it is set.
+    let from_logged = remains.shape.mode.is_logged() && target.engine == EngineKind::Valuelog;
+    let least_pool = (from_logged && target.memory.is_none()).then_some(remains.shape.pool_len);
+    let mut prepared = Prepared::begin(target, Intent::CreateNew, least_pool)?;
     let to = prepared.engine()?;
     let mut report = RepairReport { notes: remains.notes.clone(), ..RepairReport::default() };
     let complete = remains.fast.iter().chain(&remains.flash).all(|tier| tier.dir.is_some());

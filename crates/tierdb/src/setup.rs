@@ -1,7 +1,7 @@
 //! From a configuration to a running engine: directories, tiers, pool, engine, in this order.
 
 use crate::config::{Config, EngineKind, drain_latency_ns, exact};
-use crate::identity::{self, Mode};
+use crate::identity::{self, Mode, Shape};
 use crate::shape;
 use crate::tiers::{Intent, Place, Remains, Tier, Tiers};
 use crate::{checkpoint, repair};
@@ -35,7 +35,10 @@ pub(crate) struct Prepared {
 
 impl Prepared {
     /// Finds, checks and locks the tiers that `config` names, or begins to create them, with room for an index
-    /// of `least_pool` bytes where that is asked for.
+    /// of `least_pool` bytes where that is asked for: see [`shape::decide`].
+    ///
+    /// # Errors
+    /// As [`Tiers::open`]; `Invalid` if `memory` is set and too small for the index.
     pub(crate) fn begin(config: &Config, intent: Intent, least_pool: Option<u64>) -> Result<Self> {
         config.validate()?;
         let places = places(config)?;
@@ -50,7 +53,11 @@ impl Prepared {
                 // The fast tiers come first; without any, the first flash tier has all that a pool needs.
                 let room = places.iter().take(config.fast.len().max(1));
                 let room = room.map(|place| Ok(place.capacity.min(available_bytes(&place.path)?)));
-                shape::decide(config, &room.collect::<Result<Vec<_>>>()?, budget, least_pool.unwrap_or(0))
+                let room = room.collect::<Result<Vec<_>>>()?;
+                let shape = shape::decide(config, &room, budget, least_pool.unwrap_or(0))?;
+                // Before anything is written.
+                memory(config, &shape)?;
+                Ok(shape)
             },
             own_file,
         )?;
@@ -58,7 +65,7 @@ impl Prepared {
         fast.sort_by_key(|tier| tier.configured);
         let capacities: Vec<u64> = fast.into_iter().map(|tier| tier.identity().capacity).collect();
         shape::agree(config, &tiers.shape, &capacities)?;
-        let memory = memory(config, &tiers)?;
+        let memory = memory(config, &tiers.shape)?;
         Ok(Prepared { tiers, config: config.clone(), memory })
     }
 
@@ -268,16 +275,16 @@ pub(crate) fn seed_of(uuid: Uuid) -> u64 {
 }
 
 /// The memory of the engine. A logged pool is held in DRAM whatever is configured now.
-fn memory(config: &Config, tiers: &Tiers<RealDir>) -> Result<u64> {
+fn memory(config: &Config, shape: &Shape) -> Result<u64> {
     let budget = config.memory_budget().bytes();
-    if !tiers.shape.mode.is_logged() {
+    if !shape.mode.is_logged() {
         return Ok(budget);
     }
-    let pool = tiers.shape.pool_len;
+    let pool = shape.pool_len;
     match config.memory {
         Some(set) if set.bytes() < pool + ENGINE_MEMORY => Err(Error::invalid(format!(
-            "memory: {set} cannot hold the index, for which {} were set aside when the store was created; at least {} \
-             is needed",
+            "memory: {set} cannot hold the index, for which {} are set aside when a store is created; at least {} is \
+             needed",
             exact(ByteSize(pool)),
             exact(ByteSize(pool + ENGINE_MEMORY))
         ))),

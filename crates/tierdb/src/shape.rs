@@ -29,6 +29,8 @@ const POOL_MEMORY_SHARE: u64 = 2;
 /// A logged pool on one SSD takes at most this share of the capacity: its image is twice as large, and the
 /// values are to get most of it.
 const POOL_CAPACITY_SHARE: u64 = 8;
+/// For a copy of a store whose index needs more it takes this share, so that at least half is left to the values.
+const COPY_CAPACITY_SHARE: u64 = 4;
 /// A group commit carries at most this much; two buffers of it are in DRAM.
 const LOG_BUFFER_MAX: u64 = 1 << 20;
 /// A ring holds at least so many of the largest blocks.
@@ -43,7 +45,8 @@ fn whole_pages(bytes: u64) -> u64 {
 }
 
 /// Decides what is fixed for a new store whose fast tiers have room for `room` bytes each, or whose first flash tier
-/// has where there is no other, with `memory` bytes of DRAM and room for at least `least_pool` bytes of index.
+/// has where there is no other, with `memory` bytes of DRAM. A logged pool has at least `least_pool` bytes, as far as
+/// the fast tiers have room; where no memory is configured, as far as a quarter of the only tier.
 ///
 /// # Errors
 /// `Invalid` if some of the fast tiers are byte-addressable and others are not, or one of several has less room
@@ -70,7 +73,10 @@ pub(crate) fn decide(config: &Config, room: &[u64], memory: u64, least_pool: u64
         Mode::Byte | Mode::Emulated => (whole_pages(smallest.saturating_sub(RESERVE)), 0),
         Mode::Block => {
             let tiers = room.len() as u64;
-            on_block_tiers(smallest.saturating_mul(tiers), RESERVE * tiers, memory)
+            on_block_tiers(smallest.saturating_mul(tiers), RESERVE * tiers, memory, least_pool)
+        }
+        Mode::OneDirectory if config.memory.is_none() => {
+            beside_values(smallest, memory, least_pool.min(smallest / COPY_CAPACITY_SHARE))
         }
         Mode::OneDirectory => beside_values(smallest, memory, least_pool),
     };
@@ -78,11 +84,11 @@ pub(crate) fn decide(config: &Config, room: &[u64], memory: u64, least_pool: u64
 }
 
 /// Lengths of a logged pool and its log on block tiers of `capacity` bytes in all, of which `reserve` are not theirs.
-fn on_block_tiers(capacity: u64, reserve: u64, memory: u64) -> (u64, u64) {
+fn on_block_tiers(capacity: u64, reserve: u64, memory: u64, least_pool: u64) -> (u64, u64) {
     let log_len = log_len(capacity, memory);
     // The pool's image and table take 2 and 1/32 of it.
     let room = capacity.saturating_sub(log_len + reserve) / 65 * 32;
-    (whole_pages((memory / POOL_MEMORY_SHARE).min(room)), log_len)
+    (whole_pages((memory / POOL_MEMORY_SHARE).max(least_pool).min(room)), log_len)
 }
 
 /// The same where values have the same device.
@@ -96,7 +102,7 @@ fn beside_values(capacity: u64, memory: u64, least_pool: u64) -> (u64, u64) {
 /// [`Db`](crate::Db).
 pub fn logged_layout(memory: u64, fast: Option<u64>) -> LoggedOptions {
     let (pool_len, log_len) = match fast {
-        Some(capacity) => on_block_tiers(capacity, RESERVE, memory),
+        Some(capacity) => on_block_tiers(capacity, RESERVE, memory, 0),
         None => beside_values(u64::MAX, memory, 0),
     };
     layout(pool_len, log_len)

@@ -91,6 +91,29 @@ fn a_checkpoint_is_restored_over_more_fast_tiers_or_fewer() {
     }
 }
 
+/// Goal: a restore gives the index the room that the checkpoint's needs, or says at once that there is too little memory.
+#[test]
+fn a_large_index_is_restored_where_a_usual_one_is_smaller() {
+    let place = Place::new();
+    let roomy = Config::new()
+        .with_memory(ByteSize::mib(64))
+        .with_flash(FlashTier::new(place.path("store")).with_capacity(ByteSize::mib(512)));
+    let db = Db::open_config(&roomy).expect("create");
+    for n in 0..50_000u32 {
+        db.put_with(format!("{n:0100}"), "", Durability::Grouped).expect("put");
+    }
+    let copied = db.checkpoint(place.path("backup")).expect("checkpoint");
+    // An eighth of it is usual.
+    let small =
+        Config::new().with_flash(FlashTier::new(place.path("small")).with_capacity(ByteSize::mib(64)));
+    let refused = tierdb::restore(place.path("backup"), &small.clone().with_memory(ByteSize::mib(16)));
+    let Err(Error::Invalid { what }) = &refused else { panic!("{refused:?}") };
+    assert!(what.contains("memory: 16 MiB") && what.contains("is needed"), "{what}");
+    assert_eq!(tierdb::restore(place.path("backup"), &small).expect("restore"), copied);
+    let restored = Db::open_existing_config(&small).expect("open");
+    assert_eq!(restored.stats().keys, 50_000);
+}
+
 #[test]
 fn an_empty_store_can_be_copied() {
     let place = Place::new();

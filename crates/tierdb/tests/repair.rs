@@ -156,6 +156,25 @@ fn values_are_found_without_one_of_two_fast_tiers() {
     }
 }
 
+/// Goal: a repair gives the new index the room that the old one had.
+#[test]
+fn a_large_index_is_saved_where_a_usual_one_is_smaller() {
+    let place = Place::new();
+    let roomy = Config::new()
+        .with_memory(ByteSize::mib(32))
+        .with_flash(FlashTier::new(place.path("store")).with_capacity(ByteSize::mib(512)));
+    let db = Db::open_config(&roomy).expect("create");
+    for n in 0..50_000u32 {
+        db.put_with(format!("{n:0100}"), "", Durability::Grouped).expect("put");
+    }
+    db.close().expect("close");
+    drop(db);
+    // An eighth of it is usual.
+    let target =
+        Config::new().with_flash(FlashTier::new(place.path("saved")).with_capacity(ByteSize::mib(64)));
+    assert_eq!(tierdb::repair(&roomy, &target).expect("repair").keys, 50_000);
+}
+
 #[test]
 fn a_damaged_value_costs_its_own_key() {
     let place = Place::new();
