@@ -115,7 +115,7 @@ pub struct RepairReport {
 /// `NotAStore` if the target is not empty; `NoSpace` of the target.
 pub fn repair(source: &Config, target: &Config) -> Result<RepairReport> {
     source.validate()?;
-    let remains = Remains::find(setup::places(source)?)?;
+    let remains = Remains::find(setup::places_left(source)?)?;
     // How much of its pool was index is not known; `memory` says what there is, where it is set.
     let from_logged = remains.shape.mode.is_logged() && target.engine == EngineKind::Valuelog;
     let least_pool = (from_logged && target.memory.is_none()).then_some(remains.shape.pool_len);

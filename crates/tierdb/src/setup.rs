@@ -3,7 +3,7 @@
 use crate::config::{Config, EngineKind, drain_latency_ns, exact};
 use crate::identity::{self, Mode, Shape};
 use crate::shape;
-use crate::tiers::{Intent, Place, Remains, Tier, Tiers};
+use crate::tiers::{Intent, Place, Remains, Tier, Tiers, is_indifferent, not_a_store};
 use crate::{checkpoint, repair};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -302,6 +302,17 @@ pub(crate) fn places(config: &Config) -> Result<Vec<Place<RealDir>>> {
     config.tiers().map(place).collect()
 }
 
+/// The same for salvage: a directory that is none of a store's counts as absent.
+pub(crate) fn places_left(config: &Config) -> Result<Vec<Place<RealDir>>> {
+    let left = |tier: (TierRole, &Path, Option<ByteSize>)| match place(tier) {
+        Err(Error::NotAStore { path, .. }) if path.is_dir() => {
+            Ok(Place { dir: None, path, role: tier.0, capacity: u64::MAX })
+        }
+        found => found,
+    };
+    config.tiers().map(left).collect()
+}
+
 /// What is at a configured path.
 fn place((role, path, capacity): (TierRole, &Path, Option<ByteSize>)) -> Result<Place<RealDir>> {
     // What is written into `TIER` must mean the same from everywhere.
@@ -319,8 +330,8 @@ fn place((role, path, capacity): (TierRole, &Path, Option<ByteSize>)) -> Result<
     }
 }
 
-/// Refuses a directory that is no tier and holds what [`Dir::list`] does not show: directories and other
-/// things that are not files.
+/// Refuses a directory that is no tier and holds anything of others, before a probe is made in it: files, and what
+/// [`Dir::list`] does not show.
 fn refuse_foreign(path: &Path) -> Result<()> {
     if path.join(identity::NAME).exists() {
         return Ok(());
@@ -329,11 +340,12 @@ fn refuse_foreign(path: &Path) -> Result<()> {
         let entry = entry.map_err(|e| io("list", path, e))?;
         let kind = entry.file_type().map_err(|e| io("list", path, e))?;
         let name = entry.file_name();
-        if name != "lost+found" && (!kind.is_file() || name.to_str().is_none()) {
-            return Err(Error::NotAStore {
-                path: path.into(),
-                why: format!("it holds {name:?}; name an empty or absent directory to create a store in it"),
-            });
+        let indifferent = match name.to_str() {
+            Some(name) => name == "lost+found" || kind.is_file() && is_indifferent(name),
+            None => false,
+        };
+        if !indifferent {
+            return Err(not_a_store(path, &name));
         }
     }
     Ok(())
@@ -389,4 +401,25 @@ fn own_file(name: &str) -> bool {
     is_data(name)
         || [POOL_NAME, checkpoint::RECORD_NAME, repair::REPORT_NAME].contains(&name)
         || logged.iter().any(|own| own == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_with_files_of_others_is_refused_before_anything_is_tried_there() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let config = Config::one_directory(dir.path());
+        for name in ["LOCK", "TIER.new", "PROBE.17", "probe.tmp"] {
+            std::fs::write(dir.path().join(name), "").expect("write");
+        }
+        assert!(places(&config).expect("nothing of others")[0].dir.is_some());
+        std::fs::write(dir.path().join("changelog.gz"), "").expect("write");
+        let refused = places(&config).err().expect("refused");
+        let Error::NotAStore { path, why } = &refused else { panic!("{refused}") };
+        assert!(path == dir.path() && why.contains("changelog.gz"), "{refused}");
+        std::fs::write(dir.path().join(identity::NAME), "").expect("write");
+        assert!(places(&config).expect("it says that it is a tier")[0].dir.is_some());
+    }
 }

@@ -17,6 +17,7 @@
 mod remains;
 
 use crate::identity::{self, Found, Identity, Shape, State};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use tierdb_base::{Error, Result, TierRole, Uuid};
 use tierdb_device::{Dir, DirLock};
@@ -77,7 +78,7 @@ pub(crate) struct Tiers<D> {
 /// Names that do not make a directory foreign: those of a lock, of a creation that was cut short, of a
 /// probe, and what a file system puts into its root.
 const INDIFFERENT: [&str; 4] = ["LOCK", identity::NEW_NAME, PROBE_NAME, "lost+found"];
-fn is_indifferent(name: &str) -> bool {
+pub(crate) fn is_indifferent(name: &str) -> bool {
     INDIFFERENT.contains(&name) || name.starts_with("PROBE.")
 }
 
@@ -111,14 +112,17 @@ fn look<D: Dir>(place: &Place<D>) -> Result<Content> {
     }
     match names.iter().find(|name| !is_indifferent(name)) {
         None => Ok(Content::Nothing),
-        Some(other) => Err(Error::NotAStore {
-            path: place.path.clone(),
-            why: format!(
-                "it holds {other:?} but no {} file; name an empty or absent directory to create a store in it",
-                identity::NAME
-            ),
-        }),
+        Some(other) => Err(not_a_store(&place.path, other.as_ref())),
     }
+}
+
+/// The refusal of a directory that holds `other` and is no tier.
+pub(crate) fn not_a_store(path: &Path, other: &OsStr) -> Error {
+    let why = format!(
+        "it holds {other:?} but no {} file; name an empty or absent directory to create a store in it",
+        identity::NAME
+    );
+    Error::NotAStore { path: path.into(), why }
 }
 
 impl<D: Dir> Tiers<D> {

@@ -314,12 +314,20 @@ fn a_missing_flash_tier_leaves_the_other() {
     let place = Place::new();
     let config = place.tiered(FastKind::Block);
     fill(&config);
-    std::fs::remove_dir_all(place.path("flash-b")).expect("remove");
-    assert_eq!(tierdb::verify_offline(&config).expect_err("missing").kind(), ErrorKind::Refused);
-    let (report, entries) = place.repaired(&config);
-    assert!(report.notes.iter().any(|note| note.contains("flash-b")), "{report:?}");
-    let saved = right(&report, &entries);
-    assert!((KEYS as usize / 10..KEYS as usize).contains(&saved), "{saved} saved");
+    // Its identity lost, and all of it.
+    let (tier, whole) = (place.path("flash-b/TIER"), place.path("flash-b"));
+    let losses: [&dyn Fn(); 2] = [&|| std::fs::remove_file(&tier).expect("remove"), &|| {
+        std::fs::remove_dir_all(&whole).expect("remove");
+    }];
+    for lose in losses {
+        lose();
+        assert_eq!(tierdb::verify_offline(&config).expect_err("missing").kind(), ErrorKind::Refused);
+        let (report, entries) = place.repaired(&config);
+        assert!(report.notes.iter().any(|note| note.contains("flash-b")), "{report:?}");
+        let saved = right(&report, &entries);
+        assert!((KEYS as usize / 10..KEYS as usize).contains(&saved), "{saved} saved");
+        std::fs::remove_dir_all(place.path("away")).expect("remove");
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tierdb_base::{Error, Result};
 
 /// The file in a directory that its lock is on. Not one of the directory's block files.
@@ -177,17 +178,26 @@ fn unnamed_file(dir: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::RDWR | OFlags::CLOEXEC;
     let file = match openat(dir, ".", flags | OFlags::TMPFILE, FILE_MODE) {
         // A file system without unnamed files: take the name away at once.
-        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT) => {
-            let name = format!("PROBE.{}", std::process::id());
-            let file = openat(dir, name.as_str(), flags | OFlags::CREATE, FILE_MODE);
-            // A refusal of the flags may come after the name was made.
-            let _ = unlinkat(dir, name.as_str(), AtFlags::empty());
-            file?
-        }
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT) => nameless_file(dir, flags)?,
         other => other?,
     };
     ftruncate(&file, BLOCK)?;
     Ok(file)
+}
+
+/// A new file whose name is gone. What was there before is not touched, be it of a probe that was cut short.
+fn nameless_file(dir: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    loop {
+        let name = format!("PROBE.{}.{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let file = openat(dir, name.as_str(), flags | OFlags::CREATE | OFlags::EXCL, FILE_MODE);
+        if matches!(file, Err(Errno::EXIST)) {
+            continue;
+        }
+        // A refusal of the flags may come after the name was made.
+        let _ = unlinkat(dir, name.as_str(), AtFlags::empty());
+        return file;
+    }
 }
 
 fn try_read(file: &OwnedFd) -> Result<(), Errno> {
@@ -300,5 +310,25 @@ fn holder(lock: &OwnedFd) -> String {
     match std::str::from_utf8(&text[..count]).ok().and_then(|text| text.trim().parse::<u32>().ok()) {
         Some(pid) => format!("process {pid}"),
         None => "another process".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_by_name_touches_nothing_that_is_there() {
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let taken = |number| temp.path().join(format!("PROBE.{}.{number}", std::process::id()));
+        std::fs::write(taken(0), "not ours").expect("write");
+        std::os::unix::fs::symlink("elsewhere", taken(1)).expect("link");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = open(temp.path(), flags, Mode::empty()).expect("open");
+        let file = nameless_file(&dir, OFlags::RDWR | OFlags::CLOEXEC).expect("a file");
+        ftruncate(&file, BLOCK).expect("length");
+        assert_eq!(std::fs::read(taken(0)).expect("read"), b"not ours");
+        assert!(taken(1).is_symlink());
+        assert_eq!(std::fs::read_dir(temp.path()).expect("list").count(), 2);
     }
 }
