@@ -6,6 +6,7 @@ use crate::store::{Copied, Saved};
 use crate::text::{counted, escape};
 use serde_json::{Map, Value, json};
 use std::io::Write;
+use std::ops::Bound;
 use tierdb_base::ByteSize;
 use tierdb_engine::{Damage, VerifyReport};
 
@@ -36,7 +37,7 @@ pub fn saved(saved: &Saved, out: &mut dyn Write) -> Result<(), Failure> {
         writeln!(out, "lost: {}", describe(damage))?;
     }
     if !saved.index_whole {
-        writeln!(out, "lost: the index, so that keys may be missing without being named here")?;
+        writeln!(out, "lost: not all keys are known: some may be missing without being named one by one")?;
     }
     if saved.uncertain > 0 {
         let keys = counted(saved.uncertain, "key", "keys");
@@ -55,14 +56,8 @@ pub fn copied(done: &str, copied: &Copied, out: &mut dyn Write) -> Result<(), Fa
 
 fn describe(damage: &Damage) -> String {
     let place = damage.place.as_ref().map(|place| format!(", in {place}")).unwrap_or_default();
-    let keys = match (&damage.first_key, &damage.last_key) {
-        (Some(first), Some(last)) if first == last => format!(" (key {})", escape(first)),
-        (Some(first), Some(last)) => format!(" (keys {} to {})", escape(first), escape(last)),
-        (Some(first), None) => format!(" (keys from {})", escape(first)),
-        (None, Some(last)) => format!(" (keys up to {})", escape(last)),
-        (None, None) => " (keys unknown)".to_owned(),
-    };
-    format!("{}{place}{keys}", damage.what)
+    let keys = damage.keys.as_ref().map_or_else(|| "keys unknown".to_owned(), |keys| keys.in_words(escape));
+    format!("{}{place} ({keys})", damage.what)
 }
 
 fn as_object(report: &VerifyReport) -> Value {
@@ -76,11 +71,9 @@ fn as_object(report: &VerifyReport) -> Value {
                 object.insert("file".into(), place.file.as_ref().into());
                 object.insert("offset".into(), place.offset.into());
             }
-            if let Some(key) = &damage.first_key {
-                jsonl::insert(&mut object, "first_key", key);
-            }
-            if let Some(key) = &damage.last_key {
-                jsonl::insert(&mut object, "last_key", key);
+            if let Some(keys) = &damage.keys {
+                insert_bound(&mut object, ["first_key", "after_key"], &keys.start);
+                insert_bound(&mut object, ["last_key", "before_key"], &keys.end);
             }
             Value::Object(object)
         })
@@ -92,10 +85,20 @@ fn as_object(report: &VerifyReport) -> Value {
     })
 }
 
+/// Adds a bound of a range by the first name where its key is in the range, by the second where it is not.
+fn insert_bound(object: &mut Map<String, Value>, names: [&str; 2], bound: &Bound<Vec<u8>>) {
+    match bound {
+        Bound::Included(key) => jsonl::insert(object, names[0], key),
+        Bound::Excluded(key) => jsonl::insert(object, names[1], key),
+        Bound::Unbounded => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use tierdb_base::Location;
+    use tierdb_engine::KeyRange;
 
     #[test]
     fn a_repair_tells_what_is_missing_and_ends_with_its_code() {
@@ -110,7 +113,7 @@ mod tests {
         let lost = Saved { list: "REPORT", notes: vec!["no tier 2".into()], ..Saved::default() };
         out.clear();
         assert_eq!(saved(&lost, &mut out).expect_err("no index").exit(), Exit::Damaged);
-        assert!(out.starts_with(b"note: no tier 2\nlost: the index, "));
+        assert!(out.starts_with(b"note: no tier 2\nlost: not all keys are known: "));
     }
 
     #[test]
@@ -123,22 +126,21 @@ mod tests {
         found.damage.push(Damage {
             what: "checksum mismatch".into(),
             place: Some(Location::new("flash-0", 4096)),
-            first_key: Some(b"a\n".to_vec()),
-            last_key: Some(b"a\xff".to_vec()),
+            keys: Some(KeyRange::half_open("a\n", b"a\xff")),
         });
         out.clear();
         let failure = report(&found, false, &mut out).expect_err("damaged");
         assert_eq!(failure.exit(), Exit::Damaged);
         let text = String::from_utf8(out).expect("text");
-        assert!(
-            text.starts_with("damage: checksum mismatch, in flash-0 at byte 4096 (keys a\\n to a\\xff)\n")
-        );
+        assert!(text.starts_with(
+            "damage: checksum mismatch, in flash-0 at byte 4096 (keys a\\n to before a\\xff)\n"
+        ));
 
         let mut out = Vec::new();
         report(&found, true, &mut out).expect_err("damaged");
         let object: Value = serde_json::from_slice(&out).expect("JSON");
         assert_eq!(object["damage"][0]["first_key"], "a\n");
-        assert_eq!(object["damage"][0]["last_key_hex"], "61ff");
+        assert_eq!(object["damage"][0]["before_key_hex"], "61ff");
         assert_eq!(object["damage"][0]["offset"], 4096);
     }
 }

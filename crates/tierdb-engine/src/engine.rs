@@ -58,6 +58,35 @@ impl KeyRange {
         KeyRange { start: Bound::Included(prefix.to_vec()), end }
     }
 
+    /// This key alone.
+    pub fn one(key: impl Into<Vec<u8>>) -> Self {
+        let key = key.into();
+        KeyRange { start: Bound::Included(key.clone()), end: Bound::Included(key) }
+    }
+
+    /// Its only key, if it is made of one.
+    pub fn only_key(&self) -> Option<&[u8]> {
+        match (&self.start, &self.end) {
+            (Bound::Included(first), Bound::Included(last)) if first == last => Some(first),
+            _ => None,
+        }
+    }
+
+    /// The range in words, as of what is damaged, with each bound as `show` shows it.
+    pub fn in_words(&self, show: impl Fn(&[u8]) -> String) -> String {
+        let end = |included: &str, excluded: &str, unbounded: &str| match &self.end {
+            Bound::Included(key) => format!("{included}{}", show(key)),
+            Bound::Excluded(key) => format!("{excluded}{}", show(key)),
+            Bound::Unbounded => unbounded.to_owned(),
+        };
+        match &self.start {
+            Bound::Included(key) if self.only_key().is_some() => format!("key {}", show(key)),
+            Bound::Included(key) => format!("keys {}{}", show(key), end(" to ", " to before ", " and above")),
+            Bound::Excluded(key) => format!("keys after {}{}", show(key), end(" to ", " to before ", "")),
+            Bound::Unbounded => end("keys up to ", "keys before ", "any key"),
+        }
+    }
+
     /// Whether `key` lies in it.
     pub fn contains(&self, key: &[u8]) -> bool {
         let above = match &self.start {
@@ -243,5 +272,25 @@ mod tests {
         assert!(prefix.contains(b"a\xff\xff") && !prefix.contains(b"b") && !prefix.contains(b"a\xfe"));
         assert_eq!(KeyRange::prefix(b"\xff\xff").end, Bound::Unbounded);
         assert!(!KeyRange::half_open("d", "b").contains(b"c"));
+        assert!(KeyRange::one("b").contains(b"b") && !KeyRange::one("b").contains(b"b\0"));
+        assert_eq!((KeyRange::one("b").only_key(), range.only_key()), (Some(&b"b"[..]), None));
+    }
+
+    #[test]
+    fn ranges_say_in_words_which_keys_they_hold() {
+        use Bound::{Excluded, Included, Unbounded};
+        let words = |start: Bound<&str>, end: Bound<&str>| {
+            let range = KeyRange { start: start.map(|key| key.into()), end: end.map(|key| key.into()) };
+            range.in_words(|key| String::from_utf8_lossy(key).into_owned())
+        };
+        assert_eq!(words(Included("a"), Included("a")), "key a");
+        assert_eq!(words(Included("a"), Included("b")), "keys a to b");
+        assert_eq!(words(Included("a"), Excluded("b")), "keys a to before b");
+        assert_eq!(words(Included("a"), Unbounded), "keys a and above");
+        assert_eq!(words(Excluded("a"), Excluded("b")), "keys after a to before b");
+        assert_eq!(words(Excluded("a"), Unbounded), "keys after a");
+        assert_eq!(words(Unbounded, Included("b")), "keys up to b");
+        assert_eq!(words(Unbounded, Excluded("b")), "keys before b");
+        assert_eq!(words(Unbounded, Unbounded), "any key");
     }
 }

@@ -1,5 +1,6 @@
 //! What a check of the whole store found.
 
+use crate::engine::KeyRange;
 use tierdb_base::Location;
 
 /// One damaged place.
@@ -9,10 +10,8 @@ pub struct Damage {
     pub what: String,
     /// Where.
     pub place: Option<Location>,
-    /// The first affected key, where it is known.
-    pub first_key: Option<Vec<u8>>,
-    /// The last affected key: the same as the first where only one is.
-    pub last_key: Option<Vec<u8>>,
+    /// The keys that it may concern, where that is known. Some of them may be whole all the same.
+    pub keys: Option<KeyRange>,
 }
 
 /// What a check of the whole store found.

@@ -13,20 +13,12 @@ use tierdb_table::{Direction, ReadAhead, Source};
 /// Keys of a partition that are checked under its lock at once.
 const AT_ONCE: usize = 64;
 
-fn damage(error: &Error, keys: Option<(&[u8], &[u8])>) -> Damage {
+fn damage(error: &Error, keys: Option<KeyRange>) -> Damage {
     let place = match error {
         Error::Corrupt { place, .. } | Error::Io { place, .. } => Some(place.clone()),
         _ => None,
     };
-    let (first, last) = keys.map(|(first, last)| (first.to_vec(), last.to_vec())).unzip();
-    Damage { what: error.to_string(), place, first_key: first, last_key: last }
-}
-
-fn key_of(bound: Bound<Vec<u8>>) -> Option<Vec<u8>> {
-    match bound {
-        Bound::Included(key) | Bound::Excluded(key) => Some(key),
-        Bound::Unbounded => None,
-    }
+    Damage { what: error.to_string(), place, keys }
 }
 
 /// The first key of which a version lies below an older one: deeper levels have older versions. What cannot be read is reported
@@ -53,7 +45,7 @@ fn check_order<D: Dir>(levels: &Levels<D>) -> Option<Damage> {
             let at = levels.level(used[deepest]).find(&key).map(|table| table.file().number);
             let place = Location::new(at.map_or_else(String::new, tierdb_table::file_name), 0);
             let error = Error::corrupt(TierRole::Flash, what, place);
-            return Some(damage(&error.with_key(&key), Some((&key, &key))));
+            return Some(damage(&error.with_key(&key), Some(KeyRange::one(key))));
         }
         deepest = level;
     }
@@ -82,9 +74,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let _parts = self.work.dividing.read();
         let mut report = VerifyReport::default();
         for slot in self.lost.slots() {
-            // Of any key.
-            let found = damage(&self.heap.damaged(slot.at), None);
-            report.damage.push(Damage { first_key: Some(Vec::new()), ..found });
+            report.damage.push(damage(&self.heap.damaged(slot.at), Some(KeyRange::all())));
         }
         let parts = self.router.read().parts.clone();
         for part in parts {
@@ -100,7 +90,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                             report.keys_checked += 1;
                             report.bytes_checked += len;
                         }
-                        Err(error) => report.damage.push(damage(&error, Some((key, key)))),
+                        Err(error) => report.damage.push(damage(&error, Some(KeyRange::one(&key[..])))),
                     }
                     last = Some(key.to_vec());
                 }
@@ -115,7 +105,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 let whole = match table.table(Cause::Verify) {
                     Ok(whole) => whole,
                     Err(error) => {
-                        report.damage.push(damage(&error, Some((table.smallest(), table.largest()))));
+                        let keys = KeyRange {
+                            start: Bound::Included(table.smallest().to_vec()),
+                            end: Bound::Included(table.largest().to_vec()),
+                        };
+                        report.damage.push(damage(&error, Some(keys)));
                         continue;
                     }
                 };
@@ -126,13 +120,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 report.keys_checked += checked.keys;
                 report.bytes_checked += checked.bytes;
                 for found in checked.damage {
-                    let keys = found.keys.unwrap_or((Bound::Unbounded, Bound::Unbounded));
-                    report.damage.push(Damage {
-                        what: found.what,
-                        place: Some(found.place),
-                        first_key: key_of(keys.0),
-                        last_key: key_of(keys.1),
-                    });
+                    let keys = found.keys.map(|(start, end)| KeyRange { start, end });
+                    report.damage.push(Damage { what: found.what, place: Some(found.place), keys });
                 }
             }
         }

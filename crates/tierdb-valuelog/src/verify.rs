@@ -13,7 +13,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use tierdb_base::{Result, Seqno};
 use tierdb_device::{Cause, Dir};
-use tierdb_engine::{Damage, Media, VerifyReport};
+use tierdb_engine::{Damage, KeyRange, Media, VerifyReport};
 use tierdb_pmem::Pool;
 
 /// Keys that are looked at between two looks at the index.
@@ -28,8 +28,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 report.damage.push(Damage {
                     what: "the page table's word of this page is damaged".into(),
                     place: Some(self.pool.place(page * PAGE)),
-                    first_key: None,
-                    last_key: None,
+                    keys: None,
                 });
             }
         }
@@ -61,12 +60,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     fn verify_key(&self, key: &[u8], entry: u64, report: &mut VerifyReport) {
-        let damage = |what: String, place| Damage {
-            what,
-            place: Some(place),
-            first_key: Some(key.to_vec()),
-            last_key: Some(key.to_vec()),
-        };
+        let damage =
+            |what: String, place| Damage { what, place: Some(place), keys: Some(KeyRange::one(key)) };
         loop {
             let guard = crossbeam_epoch::pin();
             let Some(at) = self.hsit.at(entry) else {

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tierdb_base::ErrorKind;
 use tierdb_base::mutant;
+use tierdb_engine::KeyRange;
 use tierdb_pmem::{MappedPool, Pool};
 use tierdb_valuelog::index::Index;
 use tierdb_valuelog::pages::PAGE;
@@ -114,12 +115,8 @@ fn flipped(pool: &MappedPool, model: &Model, at: u64, bit: u32, before: bool) ->
     }
     damage.extend(index.verify());
     for key in &refused {
-        // A range that ends nowhere reaches to the last key.
-        let named = damage.iter().any(|damage| {
-            let first = damage.first_key.as_ref().is_some_and(|first| first <= key);
-            first && damage.last_key.as_ref().is_none_or(|last| key <= last)
-        });
-        if !named {
+        let names = |range: &KeyRange| range.contains(key);
+        if !damage.iter().any(|damage| damage.keys.as_ref().is_some_and(names)) {
             return Err(format!("{key:?} is refused, but not reported: {damage:?}"));
         }
     }

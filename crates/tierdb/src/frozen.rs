@@ -73,7 +73,7 @@ fn lost<D: Dir, W: Work>(
 }
 
 fn damaged(what: String, place: Option<Location>) -> Damage {
-    Damage { what, place, first_key: None, last_key: None }
+    Damage { what, place, keys: None }
 }
 
 /// A tier as it is; a missing one as one without values.

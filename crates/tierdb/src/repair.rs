@@ -1,24 +1,29 @@
 //! Checks and repairs of a closed store, neither of which changes it.
 //!
 //! A repair writes what can be read into a new store, in the first of two ways that works:
-//! 1. The index is whole: every key has its value, but for those whose value is damaged.
-//! 2. It is not: records are looked for by themselves, on all tiers. One that a pointer still names is its key's
+//! 1. The store opens. What its index leads to is copied by cursors, up to the damage that a check has found and on behind
+//!    it. For the keys that damage may concern, and those that a cursor did not get to, records are looked for as below;
+//!    but where the engine answers for a key that was found, its answer counts.
+//! 2. It does not. Records are looked for by themselves, on all tiers. One that a pointer still names is its key's
 //!    value. Of a key without such a record the newest one is taken, and the key is listed: it may have been
 //!    overwritten or deleted since, in what was lost. In a store of the slab engine the live records of the fast tier are such,
 //!    and what is in tables is not.
+//!
+//! Of one key whose record is damaged, the valuelog engine has no other record that could be the last one: it is lost. In
+//! a store of the slab engine the record on the fast tier may be a copy of what a table has.
 
 use crate::config::{Config, EngineKind};
 use crate::frozen::{self, Work};
 use crate::setup::{self, Prepared};
 use crate::tiers::{Intent, Remains};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::ops::Bound;
 use std::path::Path;
 use tierdb_base::{Error, ErrorKind, Location, Result, Seqno, hex};
 use tierdb_device::{Dir, RealDir};
-use tierdb_engine::{Damage, Durability, Engine, KeyRange, VerifyReport};
+use tierdb_engine::{Damage, Durability, Engine, FlashTier, KeyRange, Value, VerifyReport};
 use tierdb_pmem::Pool;
 use tierdb_slab::SlabStore;
 use tierdb_valuelog::{Background, Media, Options, ValueLog, salvage};
@@ -83,7 +88,7 @@ fn damage(error: &Error) -> Damage {
         Error::Corrupt { place, .. } => Some(place.clone()),
         _ => None,
     };
-    Damage { what: error.to_string(), place, first_key: None, last_key: None }
+    Damage { what: error.to_string(), place, keys: None }
 }
 
 /// What a repair saved and what it met.
@@ -95,7 +100,8 @@ pub struct RepairReport {
     /// Those of them that may have been overwritten or deleted since, because nothing says any more which
     /// record is the last one. Listed in the report file.
     pub uncertain: u64,
-    /// Whether the index could be used. If not, a key all of whose records are damaged is not known to be missing.
+    /// Whether all keys are known. If not, a key all of whose records are damaged is not known to be missing: it is in one
+    /// of the ranges of keys that `damage` names, or anywhere where that names none.
     pub index_whole: bool,
     /// What is damaged in the old store, by key where that is known.
     pub damage: Vec<Damage>,
@@ -107,8 +113,8 @@ pub struct RepairReport {
 ///
 /// The old store stays as it is, and some of its tiers may be missing. The new one gets a file
 /// [`REPORT_NAME`] that says what was saved, what is damaged, and which keys are uncertain (see
-/// [`RepairReport::uncertain`]). Needs DRAM for all keys where the index is lost, and for the whole pool where that is
-/// byte-addressable. Returns when the new store survives power loss.
+/// [`RepairReport::uncertain`]). Needs DRAM for the whole pool where that is byte-addressable; where damage concerns ranges of
+/// keys, for these keys, and for all pointers or the values on the fast tier; where the index is lost, for all keys. Returns when the new store survives power loss.
 ///
 /// # Errors
 /// `NotFound` or `Corrupt` if nothing says which store the source is; `ForeignTier`; `Locked`; `Invalid` or
@@ -126,13 +132,12 @@ pub fn repair(source: &Config, target: &Config) -> Result<RepairReport> {
     let engine = remains.shape.engine;
     let by_index = ByIndex { config: source, engine, to: &*to, report: &mut report };
     // Whatever goes wrong with the old store here, the records themselves may still be read.
-    let done = complete && frozen::with_media(&remains, false, by_index).unwrap_or(Ok(false))?;
-    let mut uncertain = Vec::new();
-    if !done {
-        report.damage.clear();
-        uncertain = frozen::with_media(&remains, true, ByRecord { engine, to: &*to, report: &mut report })?;
-    }
-    report.index_whole = done;
+    let done =
+        if complete { frozen::with_media(&remains, false, by_index).unwrap_or(Ok(None))? } else { None };
+    let uncertain = match done {
+        Some(uncertain) => uncertain,
+        None => frozen::with_media(&remains, true, ByRecord { engine, to: &*to, report: &mut report })?,
+    };
     report.uncertain = uncertain.len() as u64;
     to.flush()?;
     to.sync()?;
@@ -144,7 +149,7 @@ pub fn repair(source: &Config, target: &Config) -> Result<RepairReport> {
     Ok(report)
 }
 
-/// The first way: all that the index names.
+/// The first way: all that the index leads to, and records of what it does not.
 struct ByIndex<'a> {
     config: &'a Config,
     engine: EngineKind,
@@ -153,32 +158,163 @@ struct ByIndex<'a> {
 }
 
 impl Work for ByIndex<'_> {
-    /// Whether it worked; the error is one of the new store.
-    type Output = Result<bool>;
+    /// The uncertain keys, in order; `None` if it did not work. The error is one of the new store.
+    type Output = Result<Option<Vec<Vec<u8>>>>;
 
-    fn run<P: Pool, D: Dir>(self, media: Media<P, D>, damage: Vec<Damage>) -> Result<Result<bool>> {
-        let engine = open(self.config, self.engine, media)?;
-        let mut found = engine.verify()?.damage;
+    fn run<P: Pool, D: Dir>(self, media: Media<P, D>, damage: Vec<Damage>) -> Result<Self::Output> {
+        let engine = open(self.config, self.engine, again(&media))?;
+        let found = engine.verify()?.damage;
         // What the slab engine finds without a key is a second copy of something, and costs none.
-        let spreads = |damage: &Damage| damage.first_key.is_none() && self.engine == EngineKind::Valuelog;
-        if !damage.is_empty() || found.iter().any(spreads) {
-            return Ok(Ok(false));
+        let spreads = |damage: &Damage| damage.keys.is_none() && self.engine == EngineKind::Valuelog;
+        let of_any_key = !damage.is_empty() || found.iter().any(spreads);
+        self.report.damage = found;
+        if of_any_key {
+            return Ok(Ok(None));
         }
-        found.sort_by(|a, b| a.first_key.cmp(&b.first_key));
-        let mut from = Bound::Unbounded;
-        for gap in found.iter().filter(|damage| damage.first_key.is_some()).map(Some).chain([None]) {
-            let end = gap.and_then(|gap| gap.first_key.clone()).map_or(Bound::Unbounded, Bound::Excluded);
-            let mut cursor = engine.cursor(KeyRange { start: from, end }, None)?;
-            while let Some((key, value)) = cursor.next()? {
-                if let Err(error) = self.to.put(&key, &value, Durability::Grouped) {
-                    return Ok(Err(error));
+        Ok(self.save(&*engine, media).map(Some))
+    }
+}
+
+impl ByIndex<'_> {
+    fn save<P: Pool, D: Dir>(self, engine: &dyn Engine, media: Media<P, D>) -> Result<Vec<Vec<u8>>> {
+        let RepairReport { damage, notes, index_whole, .. } = self.report;
+        let ranges: Vec<KeyRange> = damage.iter().filter_map(|damage| damage.keys.clone()).collect();
+        let named: BTreeSet<Vec<u8>> =
+            ranges.iter().filter_map(|range| range.only_key().map(<[u8]>::to_vec)).collect();
+        let mut gaps = joined(ranges);
+        for stretch in between(&gaps) {
+            if let Some((rest, error)) = copy(engine, &stretch, self.to)? {
+                let keys = rest.in_words(hex::printable);
+                notes.push(format!("records were looked for, since no cursor passes {keys}: {error}"));
+                gaps.push(rest);
+            }
+        }
+        gaps = joined(gaps);
+        *index_whole = gaps.iter().all(|range| range.only_key().is_some());
+        if self.engine == EngineKind::Valuelog {
+            gaps.retain(|range| range.only_key().is_none());
+        }
+        let mut saved = Saved { to: self.to, best: HashMap::new() };
+        // What is read as of a snapshot is not promoted: nothing is moved to where damage is.
+        let now = engine.snapshot()?;
+        if !gaps.is_empty() {
+            look_for_records(self.engine, media, notes, &mut |key, value, rank| {
+                let gap = gaps.get(gaps.partition_point(|range| range.is_after(&key)));
+                if !gap.is_some_and(|range| range.contains(&key)) {
+                    return Ok(());
+                }
+                if !named.contains(&key)
+                    && !saved.best.contains_key(&key)
+                    && let Ok(answer) = engine.get_at(&key, &now)
+                {
+                    return saved.take(key, answer.map(Value::into_vec), (true, Seqno::MAX));
+                }
+                saved.take(key, value, rank)
+            })?;
+        }
+        for key in named {
+            // The engine may answer for it all the same. That is not sure, and counts only where no record was found.
+            if let Ok(value) = engine.get_at(&key, &now) {
+                saved.take(key, value.map(Value::into_vec), (false, 0))?;
+            }
+        }
+        Ok(saved.uncertain())
+    }
+}
+
+/// The same media once more.
+fn again<P: Pool, D: Dir>(media: &Media<P, D>) -> Media<P, D> {
+    let tier = |tier: &FlashTier<D>| FlashTier {
+        dir: tier.dir.clone(),
+        capacity: tier.capacity,
+        meter: tier.meter.clone(),
+        emulation: None,
+    };
+    Media {
+        pool: media.pool.clone(),
+        fast_meter: media.fast_meter.clone(),
+        flash: media.flash.iter().map(tier).collect(),
+        seed: media.seed,
+        latch: media.latch.clone(),
+        mode: media.mode.clone(),
+    }
+}
+
+/// Copies the entries of `range` as far as a cursor passes; what it did not get to, and why. The error is one of `to`.
+fn copy(engine: &dyn Engine, range: &KeyRange, to: &dyn Engine) -> Result<Option<(KeyRange, Error)>> {
+    let mut rest = range.clone();
+    let mut cursor = match engine.cursor(range.clone(), None) {
+        Ok(cursor) => cursor,
+        Err(error) => return Ok(Some((rest, error))),
+    };
+    loop {
+        match cursor.next() {
+            Ok(Some((key, value))) => {
+                to.put(&key, &value, Durability::Grouped)?;
+                rest.start = Bound::Excluded(key);
+            }
+            Ok(None) => return Ok(None),
+            Err(error) => return Ok(Some((rest, error))),
+        }
+    }
+}
+
+/// A place in the order of keys: below or above all of them, or just before or after one.
+type Cut<'a> = (i8, &'a [u8], bool);
+
+fn start_of(range: &KeyRange) -> Cut<'_> {
+    match &range.start {
+        Bound::Unbounded => (-1, b"", false),
+        Bound::Included(key) => (0, key, false),
+        Bound::Excluded(key) => (0, key, true),
+    }
+}
+
+fn end_of(range: &KeyRange) -> Cut<'_> {
+    match &range.end {
+        Bound::Excluded(key) => (0, key, false),
+        Bound::Included(key) => (0, key, true),
+        Bound::Unbounded => (1, b"", false),
+    }
+}
+
+/// The same keys in order, by ranges of which none touches another.
+fn joined(mut ranges: Vec<KeyRange>) -> Vec<KeyRange> {
+    ranges.sort_by(|a, b| start_of(a).cmp(&start_of(b)));
+    let mut joined: Vec<KeyRange> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if start_of(&range) <= end_of(last) => {
+                if end_of(last) < end_of(&range) {
+                    last.end = range.end;
                 }
             }
-            let last = gap.and_then(|gap| gap.last_key.clone().or(gap.first_key.clone()));
-            from = last.map_or(Bound::Unbounded, Bound::Excluded);
+            _ => joined.push(range),
         }
-        self.report.damage = found;
-        Ok(Ok(true))
+    }
+    joined
+}
+
+/// The keys that are in none of `gaps`, which are in order and do not touch.
+fn between(gaps: &[KeyRange]) -> Vec<KeyRange> {
+    let mut between = Vec::new();
+    let mut from = Some(Bound::Unbounded);
+    for gap in gaps {
+        if let (Some(start), Some(end)) = (from, other_side(&gap.start)) {
+            between.push(KeyRange { start, end });
+        }
+        from = other_side(&gap.end);
+    }
+    between.extend(from.map(|start| KeyRange { start, end: Bound::Unbounded }));
+    between
+}
+
+/// The bound of what lies on the other side of one, if anything does.
+fn other_side(bound: &Bound<Vec<u8>>) -> Option<Bound<Vec<u8>>> {
+    match bound {
+        Bound::Included(key) => Some(Bound::Excluded(key.clone())),
+        Bound::Excluded(key) => Some(Bound::Included(key.clone())),
+        Bound::Unbounded => None,
     }
 }
 
@@ -194,40 +330,53 @@ impl Work for ByRecord<'_> {
     type Output = Vec<Vec<u8>>;
 
     fn run<P: Pool, D: Dir>(self, media: Media<P, D>, damage: Vec<Damage>) -> Result<Vec<Vec<u8>>> {
-        self.report.damage = damage;
-        let notes = &mut self.report.notes;
+        self.report.damage.extend(damage);
         let mut saved = Saved { to: self.to, best: HashMap::new() };
-        match self.engine {
-            EngineKind::Valuelog => {
-                let looked = salvage(media, &mut |r| saved.take(r.key, Some(r.value), (r.sure, r.seqno)))?;
-                notes.push(format!(
-                    "{} whole records were found, {} of them named by pointers",
-                    looked.records, looked.sure
-                ));
-                if looked.incomplete > 0 {
-                    notes.push(format!("{} long values lack a part, and were left out", looked.incomplete));
-                }
-                if looked.unreadable > 0 {
-                    notes.push(format!("{} blocks could not be read", looked.unreadable));
-                }
-            }
-            EngineKind::Slab => {
-                let looked =
-                    tierdb_slab::salvage(media, &mut |v| saved.take(v.key, v.value, (v.sure, v.seqno)))?;
-                notes.push(format!(
-                    "{} live records were found on the fast tier, and {} entries in {} tables on flash",
-                    looked.records, looked.entries, looked.tables
-                ));
-                if looked.damaged > 0 {
-                    notes.push(format!("{} records or slabs of the fast tier are damaged", looked.damaged));
-                }
-                if looked.unreadable > 0 {
-                    notes.push(format!("{} tables could not be opened", looked.unreadable));
-                }
-            }
-        }
+        let mut take = |key, value, rank| saved.take(key, value, rank);
+        look_for_records(self.engine, media, &mut self.report.notes, &mut take)?;
         Ok(saved.uncertain())
     }
+}
+
+/// A version of a key, with whether it is sure to be the last one, and its seqno.
+type Take<'a> = dyn FnMut(Vec<u8>, Option<Vec<u8>>, (bool, Seqno)) -> Result<()> + 'a;
+
+/// Gives all whole records on `media` to `take`, and says in `notes` what was looked at.
+fn look_for_records<P: Pool, D: Dir>(
+    engine: EngineKind,
+    media: Media<P, D>,
+    notes: &mut Vec<String>,
+    take: &mut Take<'_>,
+) -> Result<()> {
+    match engine {
+        EngineKind::Valuelog => {
+            let looked = salvage(media, &mut |r| take(r.key, Some(r.value), (r.sure, r.seqno)))?;
+            notes.push(format!(
+                "{} whole records were found, {} of them named by pointers",
+                looked.records, looked.sure
+            ));
+            if looked.incomplete > 0 {
+                notes.push(format!("{} long values lack a part, and were left out", looked.incomplete));
+            }
+            if looked.unreadable > 0 {
+                notes.push(format!("{} blocks could not be read", looked.unreadable));
+            }
+        }
+        EngineKind::Slab => {
+            let looked = tierdb_slab::salvage(media, &mut |v| take(v.key, v.value, (v.sure, v.seqno)))?;
+            notes.push(format!(
+                "{} live records were found on the fast tier, and {} entries in {} tables on flash",
+                looked.records, looked.entries, looked.tables
+            ));
+            if looked.damaged > 0 {
+                notes.push(format!("{} records or slabs of the fast tier are damaged", looked.damaged));
+            }
+            if looked.unreadable > 0 {
+                notes.push(format!("{} tables could not be opened", looked.unreadable));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What is known of a key's last version so far: whether it is sure, its seqno, and whether it is a value.
@@ -278,8 +427,10 @@ fn write_report(
     }
     let _ = writeln!(text, "keys saved: {}", report.keys);
     let _ = match report.index_whole {
-        true => writeln!(text, "the index is whole: only the keys named below are lost"),
-        false => writeln!(text, "the index could not be used: records were looked for by themselves"),
+        true => writeln!(text, "all keys are known: none is lost but those named below"),
+        false => {
+            writeln!(text, "not all keys are known: some may be lost, in the ranges named below if any is")
+        }
     };
     for note in &report.notes {
         let _ = writeln!(text, "note: {note}");
@@ -290,8 +441,8 @@ fn write_report(
         if let Some(place) = &damage.place {
             let _ = write!(text, ", in {place}");
         }
-        if let Some(key) = &damage.first_key {
-            let _ = write!(text, ", key {}", hex::printable(key));
+        if let Some(keys) = &damage.keys {
+            let _ = write!(text, ", {}", keys.in_words(hex::printable));
         }
         text.push('\n');
     }
@@ -309,4 +460,37 @@ fn write_report(
     file.write_all(text.as_bytes()).map_err(|e| io("write", e))?;
     file.sync_all().map_err(|e| io("sync", e))?;
     setup::sync_dir(&setup::parent(&path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Bound::{Excluded, Included, Unbounded};
+
+    fn range(start: Bound<&str>, end: Bound<&str>) -> KeyRange {
+        KeyRange { start: start.map(|key| key.into()), end: end.map(|key| key.into()) }
+    }
+
+    #[test]
+    fn keys_between_damage_are_those_that_no_damage_names() {
+        let damaged = [
+            KeyRange::one("m"),
+            range(Included("k"), Excluded("p")),
+            range(Included("p"), Included("q")),
+            KeyRange::one("b"),
+            range(Included("k"), Included("l")),
+        ];
+        let gaps = joined(damaged.to_vec());
+        assert_eq!(gaps, [KeyRange::one("b"), range(Included("k"), Included("q"))]);
+        let stretches = [
+            range(Unbounded, Excluded("b")),
+            range(Excluded("b"), Excluded("k")),
+            range(Excluded("q"), Unbounded),
+        ];
+        assert_eq!(between(&gaps), stretches);
+        assert_eq!(between(&[]), [KeyRange::all()]);
+        assert_eq!(between(&joined(vec![KeyRange::all(), KeyRange::one("b")])), []);
+        let ends = [range(Unbounded, Excluded("b")), range(Excluded("q"), Unbounded)];
+        assert_eq!(between(&ends), [range(Included("b"), Included("q"))]);
+    }
 }

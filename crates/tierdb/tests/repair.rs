@@ -1,11 +1,12 @@
 //! Checks and repairs of damaged stores, on real directories. What is looked at must not change.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use tierdb::{
-    ByteSize, Config, Db, Durability, EngineKind, ErrorKind, FastKind, FastTier, FlashTier, REPORT_NAME,
-    RepairReport,
+    ByteSize, Config, Db, Durability, EngineKind, ErrorKind, FastKind, FastTier, FlashTier, KeyRange,
+    REPORT_NAME, RepairReport,
 };
 
 const KEYS: u32 = 1500;
@@ -190,7 +191,8 @@ fn a_damaged_value_costs_its_own_key() {
     }
     let found = tierdb::verify_offline(&config).expect("verify");
     assert!(!found.is_clean() && found.damage.len() < 10, "{found:?}");
-    let lost: Vec<_> = found.damage.iter().map(|damage| damage.first_key.clone().expect("a key")).collect();
+    let lost = found.damage.iter().map(|damage| damage.keys.as_ref()?.only_key().map(<[u8]>::to_vec));
+    let lost: Vec<_> = lost.map(|key| key.expect("a key")).collect();
     let (report, entries) = place.repaired(&config);
     assert!(report.index_whole, "{report:?}");
     assert_eq!(report.damage.len(), lost.len());
@@ -281,6 +283,7 @@ fn a_slab_store_that_is_damaged_is_saved_but_for_what_is_damaged() {
     damage(&pool, |_| record);
     let (report, entries) = place.repaired(&config);
     assert!(!report.index_whole && !entries.contains_key(&key(9)), "{report:?}");
+    assert_eq!(report.uncertain, 0, "the engine answers for all other keys");
     assert_eq!(right(&report, &entries), KEYS as usize / 10 * 9);
     std::fs::remove_dir_all(place.path("away")).expect("remove");
     // The header.
@@ -288,6 +291,133 @@ fn a_slab_store_that_is_damaged_is_saved_but_for_what_is_damaged() {
     damage(&pool, |_| 0);
     let (report, entries) = place.repaired(&config);
     assert_eq!((report.uncertain, right(&report, &entries)), (report.keys, KEYS as usize / 10 * 9));
+}
+
+/// A value of so few bytes that tens of them are in a block of a table.
+fn small(what: &str, n: u32) -> Vec<u8> {
+    format!("{what} {n:05} ").repeat(8).into_bytes()
+}
+
+/// A slab store of small values, all on flash; of every seventh key the newest is on the fast tier alone, and of every
+/// fifth of those it says that the key is gone. What the store holds.
+fn fill_slab_with_small_values(config: &Config) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let db = Db::open_config(config).expect("create");
+    let mut stored = BTreeMap::new();
+    for n in 0..KEYS {
+        db.put_with(key(n), small("older", n), Durability::Grouped).expect("put");
+        stored.insert(key(n), small("older", n));
+    }
+    db.engine().flush().expect("flush");
+    for n in (0..KEYS).step_by(7) {
+        if n % 5 == 0 {
+            db.delete_with(key(n), Durability::Grouped).expect("delete");
+            stored.remove(&key(n));
+        } else {
+            db.put_with(key(n), small("newer", n), Durability::Grouped).expect("put");
+            stored.insert(key(n), small("newer", n));
+        }
+    }
+    db.close().expect("close");
+    stored
+}
+
+/// Damages the middle of a table's file.
+fn damage_a_table(place: &Place) {
+    let files = contents(place.0.path()).into_keys();
+    let table = files.filter(|path| path.extension().is_some_and(|name| name == "table")).max();
+    damage(&table.expect("a table"), |len| len / 2);
+}
+
+/// Keys of `stored` that are not in `entries`. What is there is right.
+fn missing(stored: &BTreeMap<Vec<u8>, Vec<u8>>, entries: &BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<Vec<u8>> {
+    assert!(entries.iter().all(|(key, value)| stored.get(key) == Some(value)), "another value");
+    stored.keys().filter(|key| !entries.contains_key(*key)).cloned().collect()
+}
+
+#[test]
+fn a_damaged_block_costs_only_what_is_in_it_alone() {
+    let place = Place::new();
+    let config = place.tiered(FastKind::Emulated).with_engine(EngineKind::Slab);
+    let stored = fill_slab_with_small_values(&config);
+    damage_a_table(&place);
+    let (report, entries) = place.repaired(&config);
+    let lost = missing(&stored, &entries);
+    assert_eq!((report.damage.len(), report.uncertain, report.index_whole), (1, 0, false), "{report:?}");
+    let keys = report.damage[0].keys.clone().expect("the block's keys");
+    let in_block: Vec<_> = stored.keys().filter(|key| keys.contains(key)).collect();
+    let newer = |key: &&Vec<u8>| stored[*key].starts_with(b"newer");
+    let only_there: Vec<_> = in_block.iter().filter(|key| !newer(key)).map(|key| key.to_vec()).collect();
+    assert!(in_block.len() > only_there.len() && lost.len() > 10, "{lost:?} in {keys:?}");
+    assert_eq!(lost, only_there);
+    assert!(matches!(keys.end, Bound::Excluded(_)), "the first key of the next block is not in this one");
+    let text = std::fs::read_to_string(place.path("away").join(REPORT_NAME)).expect("read");
+    let named = keys.in_words(|key| String::from_utf8_lossy(key).into_owned());
+    assert!(text.contains(&named), "{named} in {text}");
+}
+
+#[test]
+fn damage_within_damage_costs_no_more_than_both() {
+    let place = Place::new();
+    let config = place.tiered(FastKind::Emulated).with_engine(EngineKind::Slab);
+    let stored = fill_slab_with_small_values(&config);
+    damage_a_table(&place);
+    let found = tierdb::verify_offline(&config).expect("verify");
+    let keys = found.damage[0].keys.clone().expect("the block's keys");
+    // One key of the block has its newest value, which is damaged, on the fast tier; and so has one elsewhere.
+    let newer = |n: &u32| stored.get(&key(*n)) == Some(&small("newer", *n));
+    let inside = (0..KEYS).filter(newer).find(|n| keys.contains(&key(*n))).expect("a key");
+    let outside = (0..KEYS).filter(newer).find(|n| !keys.contains(&key(*n))).expect("a key");
+    let pool = place.path("fast/pool");
+    for n in [inside, outside] {
+        let record = [key(n), small("newer", n)].concat();
+        let bytes = std::fs::read(&pool).expect("read");
+        let at = bytes.windows(record.len()).position(|window| window == record).expect("its record");
+        damage(&pool, |_| at + 30);
+    }
+    let (report, mut entries) = place.repaired(&config);
+    assert_eq!((report.damage.len(), report.uncertain), (3, 1), "{report:?}");
+    // An older value of that key is whole.
+    assert_eq!(entries.remove(&key(outside)), Some(small("older", outside)));
+    let lost = missing(&stored, &entries);
+    assert!(lost.contains(&key(inside)) && lost.contains(&key(outside)));
+    let named = lost.iter().filter(|lost| keys.contains(lost)).count();
+    assert_eq!(named + 1, lost.len(), "{lost:?} of {keys:?}");
+}
+
+#[test]
+fn records_of_a_damaged_leaf_are_found_and_other_leaves_are_as_they_were() {
+    let place = Place::new();
+    let config = place.tiered(FastKind::Emulated);
+    fill(&config);
+    let db = Db::open_config(&config).expect("open");
+    let gone = |n: &u32| n % 10 == 9;
+    for n in (0..KEYS).filter(gone) {
+        db.delete_with(key(n), Durability::Grouped).expect("delete");
+    }
+    db.close().expect("close");
+    let pool = place.path("fast/pool");
+    let whole = std::fs::read(&pool).expect("read");
+    let leaves =
+        whole.chunks(4096).enumerate().filter(|(_, page)| page.starts_with(b"TL")).map(|(page, _)| page);
+    let mut tried = 0;
+    for page in leaves {
+        std::fs::write(&pool, &whole).expect("write");
+        damage(&pool, |_| page * 4096);
+        let found = tierdb::verify_offline(&config).expect("verify").damage;
+        let keys: Vec<KeyRange> = found.iter().filter_map(|damage| damage.keys.clone()).collect();
+        let [KeyRange { end: Bound::Excluded(_), .. }] = &keys[..] else { continue };
+        tried += 1;
+        let (report, entries) = place.repaired(&config);
+        assert!(!report.index_whole, "{report:?}");
+        let there = |n: u32| entries.get(&key(n)) == Some(&value(n));
+        assert!((0..KEYS).filter(|n| !gone(n)).all(there), "a value that is whole is missing");
+        // Of a key of that leaf nothing says any more whether it was removed.
+        let back = (0..KEYS).filter(gone).filter(|n| entries.contains_key(&key(*n)));
+        let back: Vec<_> = back.inspect(|n| assert!(keys[0].contains(&key(*n)), "{n} is back")).collect();
+        assert_eq!(report.uncertain, back.len() as u64, "{report:?}");
+        std::fs::remove_dir_all(place.path("away")).expect("remove");
+    }
+    assert!(tried > 1, "no leaf but the last");
 }
 
 #[test]

@@ -435,7 +435,7 @@ impl Engine for Broken {
         let mut report = self.inner.verify()?;
         if self.is(Fault::ReportsDamage) {
             let place = Some(Location::new("memory", 0));
-            report.damage.push(Damage { what: "nothing".into(), place, first_key: None, last_key: None });
+            report.damage.push(Damage { what: "nothing".into(), place, keys: None });
         }
         Ok(report)
     }

@@ -4,8 +4,9 @@ use super::Index;
 use super::leaf::{Contents, Header, Note, State};
 use crate::pages::{KIND_LEAF, PAGE, PageUse};
 use crossbeam_epoch::{self as epoch, Guard};
+use std::ops::Bound;
 use tierdb_base::Error;
-use tierdb_engine::Damage;
+use tierdb_engine::{Damage, KeyRange};
 use tierdb_pmem::Pool;
 use tierdb_sync::WordGuard;
 
@@ -94,16 +95,13 @@ impl<P: Pool> Index<P> {
 
     /// What a note about a leaf says of keys.
     pub(super) fn note_damage(&self, note: &Note, header: &Header) -> Damage {
-        let range = match &note.key {
-            Some(key) => (key.clone(), Some(key.clone())),
-            None => (header.low.bytes.clone(), header.high.as_ref().map(|high| high.bytes.clone())),
-        };
-        Damage {
-            what: note.what.to_string(),
-            place: Some(self.leaves.pool.place(note.at)),
-            first_key: Some(range.0),
-            last_key: range.1,
-        }
+        let high = header.high.as_ref().map(|high| high.bytes.as_slice());
+        let keys = note
+            .key
+            .as_ref()
+            .map_or_else(|| range(&header.low.bytes, high), |key| KeyRange::one(key.clone()));
+        let place = Some(self.leaves.pool.place(note.at));
+        Damage { what: note.what.to_string(), place, keys: Some(keys) }
     }
 }
 
@@ -113,5 +111,11 @@ pub(super) fn range_damage(error: &Error, low: &[u8], high: Option<&[u8]>) -> Da
         Error::Corrupt { what, place, .. } => (what.clone(), Some(place.clone())),
         other => (other.to_string(), None),
     };
-    Damage { what, place, first_key: Some(low.to_vec()), last_key: high.map(<[u8]>::to_vec) }
+    Damage { what, place, keys: Some(range(low, high)) }
+}
+
+/// The keys between two fences. The lowest one is empty.
+fn range(low: &[u8], high: Option<&[u8]>) -> KeyRange {
+    let start = if low.is_empty() { Bound::Unbounded } else { Bound::Included(low.to_vec()) };
+    KeyRange { start, end: high.map_or(Bound::Unbounded, |high| Bound::Excluded(high.to_vec())) }
 }

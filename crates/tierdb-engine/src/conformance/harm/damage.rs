@@ -345,11 +345,8 @@ fn scan(
 /// Every key that cannot be read is in the report.
 fn check_report(report: &VerifyReport, lost: &BTreeSet<Vec<u8>>) -> Result<(), String> {
     for key in lost {
-        let covered = report.damage.iter().any(|damage| {
-            damage.first_key.as_ref().is_some_and(|first| first <= key)
-                && damage.last_key.as_ref().is_none_or(|last| key <= last)
-        });
-        if !covered {
+        let covers = |range: &KeyRange| range.contains(key);
+        if !report.damage.iter().any(|damage| damage.keys.as_ref().is_some_and(covers)) {
             return Err(format!("verify does not report {}", show(key)));
         }
     }
