@@ -5,6 +5,7 @@ use crate::identity::{self, Mode, Shape};
 use crate::shape;
 use crate::tiers::{Intent, Place, Remains, Tier, Tiers, is_indifferent, not_a_store};
 use crate::{checkpoint, repair};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -298,8 +299,25 @@ fn io(op: &'static str, path: &Path, error: std::io::Error) -> Error {
 }
 
 /// What is at the configured paths, the fast ones first. Nothing is changed.
+///
+/// # Errors
+/// `NotAStore`; `Invalid` if two of them are one directory; the failures of the directories.
 pub(crate) fn places(config: &Config) -> Result<Vec<Place<RealDir>>> {
-    config.tiers().map(place).collect()
+    let places: Vec<_> = config.tiers().map(place).collect::<Result<_>>()?;
+    let mut seen: Vec<((u64, u64), &PathBuf)> = Vec::new();
+    for Place { path, .. } in places.iter().filter(|place| place.dir.is_some()) {
+        let found = std::fs::metadata(path).map_err(|e| io("open", path, e))?;
+        let directory = (found.dev(), found.ino());
+        if let Some((_, other)) = seen.iter().find(|(other, _)| *other == directory) {
+            return Err(Error::invalid(format!(
+                "{} and {} are one directory; each tier needs one of its own",
+                other.display(),
+                path.display()
+            )));
+        }
+        seen.push((directory, path));
+    }
+    Ok(places)
 }
 
 /// The same for salvage: a directory that is none of a store's counts as absent.

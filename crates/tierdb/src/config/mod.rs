@@ -51,7 +51,7 @@ pub enum EngineKind {
 ///     .with_memory(ByteSize::gib(1))
 ///     .with_fast(FastTier::new("/mnt/slc/app", ByteSize::gib(64)))
 ///     .with_flash(FlashTier::new("/mnt/qlc/app").with_capacity(ByteSize::gib(2048)));
-/// assert_eq!(Config::parse(&config.to_toml())?, config);
+/// assert_eq!(Config::parse(&config.to_toml()?)?, config);
 /// # Ok::<(), tierdb::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,8 +162,14 @@ impl Config {
     }
 
     /// This configuration as TOML, with only what was set.
-    pub fn to_toml(&self) -> String {
-        toml::to_string(self).unwrap_or_default()
+    ///
+    /// # Errors
+    /// `Invalid` if a path is not UTF-8: TOML is.
+    pub fn to_toml(&self) -> Result<String> {
+        if let Some((_, path, _)) = self.tiers().find(|(_, path, _)| path.to_str().is_none()) {
+            return Err(Error::invalid(format!("{}: the path is not UTF-8, as TOML is", path.display())));
+        }
+        toml::to_string(self).map_err(|e| Error::invalid(e.to_string()))
     }
 
     /// The same, with this engine.

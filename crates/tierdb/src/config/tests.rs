@@ -69,13 +69,20 @@ fn toml_and_builder_say_the_same() {
         });
     let parsed = Config::parse(FULL).expect("full");
     assert_eq!(parsed, built);
-    assert_eq!(Config::parse(&built.to_toml()).expect("own text"), built);
+    assert_eq!(Config::parse(&built.to_toml().expect("text")).expect("own text"), built);
+}
+
+#[test]
+fn a_path_that_is_not_text_cannot_be_written() {
+    use std::os::unix::ffi::OsStrExt;
+    let config = Config::one_directory(std::ffi::OsStr::from_bytes(b"/mnt/\xff"));
+    assert_eq!(config.to_toml().expect_err("refused").kind(), tierdb_base::ErrorKind::Invalid);
 }
 
 #[test]
 fn odd_sizes_survive_being_written() {
     let config = Config::one_directory("x").with_memory(ByteSize((1 << 30) + 1));
-    assert_eq!(Config::parse(&config.to_toml()).expect("own text"), config);
+    assert_eq!(Config::parse(&config.to_toml().expect("text")).expect("own text"), config);
 }
 
 #[test]
@@ -149,7 +156,7 @@ fn what_is_no_threshold_or_budget_is_named_with_its_line_and_what_may_stand_ther
     }
     let seventy = Config::parse("[[flash]]\npath = \"a\"\n[slab]\npinning_threshold = 70").expect("a number");
     assert_eq!(seventy.slab.pinning_threshold, Some(PinningThreshold::Percent(70)));
-    assert_eq!(Config::parse(&seventy.to_toml()).expect("own text"), seventy);
+    assert_eq!(Config::parse(&seventy.to_toml().expect("text")).expect("own text"), seventy);
 }
 
 #[test]
