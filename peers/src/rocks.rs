@@ -142,6 +142,10 @@ impl Store for Open {
         Ok(self.db.get_pinned(key)?.map(|value| Found::Lent(Box::new(value))))
     }
 
+    fn multi_get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Found<'_>>>, StoreError> {
+        self.db.multi_get(keys).into_iter().map(|value| Ok(value?.map(Found::Owned))).collect()
+    }
+
     fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<(), StoreError> {
         let how = if durability == Durability::Durable { &self.synced } else { &self.unsynced };
         Ok(self.db.put_opt(key, value, how)?)

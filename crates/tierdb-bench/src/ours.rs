@@ -142,6 +142,14 @@ impl Store for Open {
         Ok(value.map(Found::Value))
     }
 
+    fn multi_get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Found<'_>>>, StoreError> {
+        let values = match &self.handle {
+            Handle::Db(db) => db.multi_get(keys),
+            Handle::Engine(engine) => engine.multi_get(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>()),
+        };
+        values.into_iter().map(|value| Ok(value?.map(Found::Value))).collect()
+    }
+
     fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<(), StoreError> {
         let durability = match durability {
             Durability::Durable => tierdb::Durability::Durable,

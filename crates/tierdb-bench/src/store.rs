@@ -118,6 +118,14 @@ pub trait Store: Send + Sync {
     /// Whatever the store reports; it ends the run.
     fn get(&self, key: &[u8]) -> Result<Option<Found<'_>>, StoreError>;
 
+    /// The values of `keys`, in their order. One after another where the store has no call for it.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    fn multi_get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Found<'_>>>, StoreError> {
+        keys.iter().map(|key| self.get(key)).collect()
+    }
+
     /// Stores `value` under `key`. A store that cannot choose for each write does as the setup asks.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use crate::phase::{Bed, Phase, Shared};
 use crate::store::StoreError;
 use crate::tally::Tally;
 use crate::values::{self, Wrong};
-use crate::workload::Op;
+use crate::workload::{AT_ONCE, Op};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -19,6 +19,9 @@ pub(crate) struct Worker<'a> {
     chooser: Chooser,
     key: Vec<u8>,
     value: Vec<u8>,
+    /// Those of a read of several keys.
+    keys: Vec<Vec<u8>>,
+    numbers: Vec<u64>,
     tally: Tally,
 }
 
@@ -31,6 +34,8 @@ impl<'a> Worker<'a> {
             chooser: Chooser::new(phase.keys, bed.ledger.acknowledged(), expected_inserts),
             key: Vec::new(),
             value: Vec::new(),
+            keys: vec![Vec::new(); AT_ONCE],
+            numbers: Vec::new(),
             tally: Tally::new(),
         }
     }
@@ -86,6 +91,15 @@ impl<'a> Worker<'a> {
             let version = ledger.begin_write(number);
             values::write(number, version, sizes.of(number, version), &mut self.value);
         }
+        if op == Op::MultiRead {
+            let (chooser, rng) = (&mut self.chooser, &mut self.rng);
+            let others = std::iter::repeat_with(|| chooser.next(ledger, rng));
+            self.numbers.clear();
+            self.numbers.extend(std::iter::once(number).chain(others).take(AT_ONCE));
+            for (number, key) in self.numbers.iter().zip(&mut self.keys) {
+                self.bed.naming.write(*number, key);
+            }
+        }
         number
     }
 
@@ -104,30 +118,50 @@ impl<'a> Worker<'a> {
                 self.read(op, number)?;
                 self.write(op, number)
             }
+            Op::MultiRead => self.multi_read(op),
         }
     }
 
     fn read(&mut self, op: Op, number: u64) -> Result<Instant, Failure> {
-        let Bed { store, ledger, sizes, .. } = self.bed;
+        let Bed { store, ledger, .. } = self.bed;
         let oldest = ledger.floor(number);
         let found = store.get(&self.key).map_err(|source| self.failed(op, source))?;
         let ended = Instant::now();
-        let wrong = match &found {
-            None if oldest == 0 => return Ok(ended),
-            None => Wrong::Missing(oldest),
-            Some(value) => match values::read(value.as_ref(), sizes) {
-                Ok((own, _)) if own != number => Wrong::OtherKey(own),
-                Ok((_, version)) => {
-                    let newest = ledger.issued(number);
-                    if (oldest..=newest).contains(&version) {
-                        return Ok(ended);
-                    }
-                    Wrong::Version { found: version, oldest, newest }
-                }
-                Err(wrong) => wrong,
-            },
+        let checked = self.check(number, oldest, found.as_ref().map(AsRef::as_ref));
+        checked.map(|()| ended).map_err(|wrong| Failure::WrongValue { op, number, wrong })
+    }
+
+    fn multi_read(&mut self, op: Op) -> Result<Instant, Failure> {
+        let Bed { store, ledger, .. } = self.bed;
+        let oldest: Vec<u32> = self.numbers.iter().map(|number| ledger.floor(*number)).collect();
+        let found = store.multi_get(&self.keys).map_err(|source| self.failed(op, source))?;
+        let ended = Instant::now();
+        let mut found = found.into_iter();
+        for (&number, oldest) in self.numbers.iter().zip(oldest) {
+            let checked = match found.next() {
+                Some(found) => self.check(number, oldest, found.as_ref().map(AsRef::as_ref)),
+                None => Err(Wrong::Missing(oldest)),
+            };
+            checked.map_err(|wrong| Failure::WrongValue { op, number, wrong })?;
+        }
+        Ok(ended)
+    }
+
+    /// Whether a read may have found this of `number`, of which version `oldest` had been written when it began.
+    fn check(&self, number: u64, oldest: u32, found: Option<&[u8]>) -> Result<(), Wrong> {
+        let Bed { ledger, sizes, .. } = self.bed;
+        let Some(value) = found else {
+            return if oldest == 0 { Ok(()) } else { Err(Wrong::Missing(oldest)) };
         };
-        Err(Failure::WrongValue { op, number, wrong })
+        let (own, version) = values::read(value, sizes)?;
+        let newest = ledger.issued(number);
+        if own != number {
+            Err(Wrong::OtherKey(own))
+        } else if (oldest..=newest).contains(&version) {
+            Ok(())
+        } else {
+            Err(Wrong::Version { found: version, oldest, newest })
+        }
     }
 
     fn write(&mut self, op: Op, number: u64) -> Result<Instant, Failure> {

@@ -18,11 +18,16 @@ pub enum Op {
     Scan,
     /// Reads a value, then replaces it.
     ReadModifyWrite,
+    /// Reads [`AT_ONCE`] values in one call.
+    MultiRead,
 }
+
+/// Keys of a [`Op::MultiRead`].
+pub const AT_ONCE: usize = 16;
 
 impl Op {
     /// Every operation.
-    pub const ALL: [Op; 5] = [Op::Read, Op::Update, Op::Insert, Op::Scan, Op::ReadModifyWrite];
+    pub const ALL: [Op; 6] = [Op::Read, Op::Update, Op::Insert, Op::Scan, Op::ReadModifyWrite, Op::MultiRead];
 
     /// Its name in reports.
     pub fn name(self) -> &'static str {
@@ -32,6 +37,7 @@ impl Op {
             Op::Insert => "insert",
             Op::Scan => "scan",
             Op::ReadModifyWrite => "read-modify-write",
+            Op::MultiRead => "multi-read",
         }
     }
 }
@@ -80,7 +86,7 @@ pub struct Workload {
 
 impl Workload {
     /// Every workload, in the order in which YCSB asks for them: those that insert come last.
-    pub const ALL: [Workload; 10] = [
+    pub const ALL: [Workload; 11] = [
         Workload::new("a", "YCSB A: 50 % reads, 50 % updates", &[(Op::Read, 50), (Op::Update, 50)]),
         Workload::new("b", "YCSB B: 95 % reads, 5 % updates", &[(Op::Read, 95), (Op::Update, 5)]),
         Workload::new("c", "YCSB C: 100 % reads", &[(Op::Read, 100)]),
@@ -117,6 +123,10 @@ impl Workload {
         },
         Workload { shape: Shape::Uniform, ..Workload::new("put", "100 % updates", &[(Op::Update, 100)]) },
         Workload { shape: Shape::Uniform, ..Workload::new("get", "100 % reads", &[(Op::Read, 100)]) },
+        Workload {
+            shape: Shape::Uniform,
+            ..Workload::new("multiget", "100 % reads of 16 keys in one call", &[(Op::MultiRead, 100)])
+        },
     ];
 
     const fn new(name: &'static str, about: &'static str, mix: &'static [(Op, u32)]) -> Self {

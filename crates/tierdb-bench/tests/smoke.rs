@@ -35,7 +35,7 @@ fn every_workload_runs_in_every_mode() {
             "--ops",
             "1500",
             "--workload",
-            "a,b,c,f,d,e,nutanix,put,get",
+            "a,b,c,f,d,e,nutanix,put,get,multiget",
         ],
     );
     let cases = report["cases"].as_array().expect("cases");
@@ -44,7 +44,7 @@ fn every_workload_runs_in_every_mode() {
         let outcome = &case["runs"][0];
         let name = &outcome["system"];
         let phases = outcome["phases"].as_array().expect("phases");
-        assert_eq!(phases.len(), 10, "{name}: the load and nine workloads");
+        assert_eq!(phases.len(), 11, "{name}: the load and ten workloads");
         assert_eq!(number(&phases[0]["ops"]), 3000.0);
         for phase in phases {
             assert!(number(&phase["rate"]) > 0.0 && number(&phase["cpu_us_per_op"]) > 0.0, "{name}: {phase}");
