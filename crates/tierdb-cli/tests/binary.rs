@@ -90,7 +90,7 @@ fn a_store_lives_from_put_to_restore() {
         let stat: serde_json::Value = serde_json::from_slice(&stat).expect("JSON");
         assert_eq!(stat["keys"], 3);
 
-        let name = store.file_name().expect("named").to_str().expect("plain");
+        let name = store.file_stem().expect("named").to_str().expect("plain");
         let copy = place.path(&format!("copy-{name}"));
         assert!(ok_text(tierdb(&words!["checkpoint", &store, &copy])).starts_with("copied 3 entries, "));
         assert_eq!(ok_text(tierdb(&words!["delete", &store, "--all"])), "deleted 3 keys\n");
