@@ -183,12 +183,11 @@ pub fn write(number: u64, version: u32, len: usize, value: &mut Vec<u8>) {
     value.resize(len, 0);
     let (first, rest) = value.split_at_mut(MIN_VALUE_BYTES as usize);
     first.copy_from_slice(&head.to_le_bytes());
-    let mut words = rest.chunks_exact_mut(8);
-    for bytes in &mut words {
+    let (words, last) = rest.as_chunks_mut();
+    for bytes in words {
         word = word.wrapping_add(STEP);
-        bytes.copy_from_slice(&word.to_le_bytes());
+        *bytes = word.to_le_bytes();
     }
-    let last = words.into_remainder();
     last.copy_from_slice(&word.wrapping_add(STEP).to_le_bytes()[..last.len()]);
 }
 
@@ -207,13 +206,10 @@ pub fn read(value: &[u8], sizes: &Sizes) -> Result<(u64, u32), Wrong> {
     }
     let mut word = seed(head, value.len());
     let mut differ = 0;
-    let words = rest.chunks_exact(8);
-    let last = words.remainder();
+    let (words, last) = rest.as_chunks();
     for bytes in words {
         word = word.wrapping_add(STEP);
-        let mut stored = [0; 8];
-        stored.copy_from_slice(bytes);
-        differ |= u64::from_le_bytes(stored) ^ word;
+        differ |= u64::from_le_bytes(*bytes) ^ word;
     }
     if differ != 0 || *last != word.wrapping_add(STEP).to_le_bytes()[..last.len()] {
         let mut written = Vec::new();
