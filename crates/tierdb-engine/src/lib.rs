@@ -6,12 +6,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod background;
 pub mod batch;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod engine;
 pub mod gate;
-pub mod group;
 pub mod latency;
 pub mod media;
 pub mod model;
@@ -19,10 +19,10 @@ pub mod stats;
 pub mod value;
 pub mod verify;
 
+pub use background::{Job, Threads, Wakeup};
 pub use batch::{Op, WriteBatch};
 pub use engine::{Cursor, Durability, Engine, KeyRange, Snapshot};
 pub use gate::Gate;
-pub use group::GroupCommit;
 pub use latency::{Latencies, Timed};
 pub use media::{Background, FlashTier, Media};
 pub use model::{ModelEngine, ModelStore};

@@ -6,20 +6,19 @@ use crate::cursor::StoreCursor;
 use crate::recover;
 use crate::snapshots;
 use crate::work;
-use parking_lot::Mutex;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use tierdb_base::{Result, check_key};
 use tierdb_device::Dir;
 use tierdb_engine::{
-    Cursor, Durability, Engine, KeyRange, Media, Snapshot, Stats, Timed, Value, VerifyReport, WriteBatch,
+    Cursor, Durability, Engine, KeyRange, Media, Snapshot, Stats, Threads, Timed, Value, VerifyReport,
+    WriteBatch,
 };
 use tierdb_pmem::Pool;
 
 /// A store of the slab engine.
 pub struct SlabStore<P: Pool, D: Dir> {
     core: Arc<Core<P, D>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Threads,
 }
 
 impl<P: Pool, D: Dir> SlabStore<P, D> {
@@ -48,7 +47,7 @@ impl<P: Pool, D: Dir> SlabStore<P, D> {
     fn start(core: Core<P, D>) -> Result<Self> {
         core.settle_memory();
         let core = Arc::new(core);
-        let threads = Mutex::new(work::start(&core)?);
+        let threads = work::start(&core)?;
         Ok(SlabStore { core, threads })
     }
 
@@ -59,10 +58,7 @@ impl<P: Pool, D: Dir> SlabStore<P, D> {
 
     fn stop_threads(&self) {
         self.core.work.stop();
-        for thread in self.threads.lock().drain(..) {
-            // A background thread that panicked has said so already.
-            let _ = thread.join();
-        }
+        self.threads.join();
     }
 
     fn check_own(&self, snapshot: &Snapshot) -> Result<()> {

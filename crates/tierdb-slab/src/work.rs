@@ -17,11 +17,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tierdb_base::{Error, ErrorKind, Result};
 use tierdb_device::Dir;
-use tierdb_engine::{Background, GroupCommit};
+use tierdb_engine::{Background, Job, Threads, Wakeup};
 use tierdb_pmem::{Pool, Stage};
 
-/// Time between two looks at the pool's log.
-const UPKEEP_PAUSE: Duration = Duration::from_micros(2500);
 /// Memory and balance are looked at once in so many writes.
 const LOOK_AGAIN: u32 = 256;
 /// Fill up to which the fast tier is used when no more may be written to flash.
@@ -39,9 +37,8 @@ pub struct Work {
     state: Mutex<State>,
     space_wanted: Condvar,
     space_made: Condvar,
-    upkeep_wanted: Condvar,
-    groups: GroupCommit,
-    upkeep_asked: AtomicBool,
+    upkeep: Wakeup,
+    commit: Wakeup,
     cleaning_wanted: AtomicBool,
     /// Held by whoever removes what range tombstones hide.
     pub cleaning: Mutex<()>,
@@ -76,9 +73,8 @@ impl Work {
             state: Mutex::default(),
             space_wanted: Condvar::new(),
             space_made: Condvar::new(),
-            upkeep_wanted: Condvar::new(),
-            groups: GroupCommit::default(),
-            upkeep_asked: AtomicBool::new(false),
+            upkeep: Wakeup::default(),
+            commit: Wakeup::default(),
             cleaning_wanted: AtomicBool::new(false),
             cleaning: Mutex::new(()),
             tidying: Mutex::new(()),
@@ -113,25 +109,20 @@ impl Work {
 
     /// A write was acknowledged that is to be durable in a few milliseconds.
     pub fn grouped_write(&self) {
-        if !self.is_inline() {
-            self.groups.ask();
-        }
+        self.commit.ask();
     }
 
     /// The pool's log may want a checkpoint.
     fn want_upkeep(&self) {
-        if !self.is_inline() && !self.upkeep_asked.swap(true, Ordering::AcqRel) {
-            let _state = self.state.lock();
-            self.upkeep_wanted.notify_one();
-        }
+        self.upkeep.ask();
     }
 
     /// Wakes and ends the background threads.
     pub fn stop(&self) {
         self.state.lock().stop = true;
-        self.groups.stop();
+        self.upkeep.stop();
+        self.commit.stop();
         self.space_wanted.notify_all();
-        self.upkeep_wanted.notify_all();
         self.space_made.notify_all();
     }
 
@@ -423,29 +414,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
+    // A failure of either is in the latch, and every write after it says so.
+
     fn upkeep_thread(&self) {
-        loop {
-            {
-                let mut state = self.work.state.lock();
-                while !state.stop && !self.work.upkeep_asked.load(Ordering::Acquire) {
-                    self.work.upkeep_wanted.wait(&mut state);
-                }
-                if state.stop {
-                    return;
-                }
-            }
-            std::thread::sleep(UPKEEP_PAUSE);
-            self.work.upkeep_asked.store(false, Ordering::Release);
-            // A failure is in the latch, and every write after it says so.
-            let _ = self.heap.pool.upkeep();
-        }
+        self.work.upkeep.run(|| drop(self.heap.pool.upkeep()));
     }
 
     fn commit_thread(&self) {
-        self.work.groups.run(|| {
-            // As above.
-            let _ = self.heap.pool.wait(self.heap.pool.lsn());
-        });
+        self.work.commit.run(|| drop(self.heap.pool.wait(self.heap.pool.lsn())));
     }
 
     /// Moves everything that is on the fast tier to flash.
@@ -496,20 +472,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
 }
 
 /// Starts the background threads of `core`, if it has any.
-pub fn start<P: Pool, D: Dir>(core: &Arc<Core<P, D>>) -> Result<Vec<std::thread::JoinHandle<()>>> {
-    if core.work.is_inline() {
-        return Ok(Vec::new());
-    }
-    let spawn = |name: &str, run: fn(&Core<P, D>)| {
-        let core = core.clone();
-        std::thread::Builder::new()
-            .name(format!("tierdb-{name}"))
-            .spawn(move || run(&core))
-            .map_err(|source| Error::io("start of a thread", name, 0, source))
+pub fn start<P: Pool, D: Dir>(core: &Arc<Core<P, D>>) -> Result<Threads> {
+    let jobs: [Job<Core<P, D>>; 3] =
+        [("migrate", Core::space_thread), ("upkeep", Core::upkeep_thread), ("commit", Core::commit_thread)];
+    let needed = match (core.work.is_inline(), core.ordered) {
+        (true, _) => &[][..],
+        (false, true) => &jobs,
+        (false, false) => &jobs[..2],
     };
-    let mut threads = vec![spawn("migrate", Core::space_thread)?, spawn("upkeep", Core::upkeep_thread)?];
-    if core.ordered {
-        threads.push(spawn("commit", Core::commit_thread)?);
-    }
-    Ok(threads)
+    Threads::start(core, needed, |core| core.work.stop())
 }

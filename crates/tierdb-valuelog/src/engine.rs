@@ -6,14 +6,13 @@ use crate::cursor::StoreCursor;
 use crate::moving::Reclaim;
 use crate::recover;
 use crate::work;
-use parking_lot::Mutex;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use tierdb_base::{Error, Result, check_key};
 use tierdb_device::Dir;
 use tierdb_engine::{
-    Cursor, Durability, Engine, KeyRange, Media, Snapshot, Stats, Timed, Value, VerifyReport, WriteBatch,
+    Cursor, Durability, Engine, KeyRange, Media, Snapshot, Stats, Threads, Timed, Value, VerifyReport,
+    WriteBatch,
 };
 use tierdb_pmem::Pool;
 
@@ -23,7 +22,7 @@ const DELETE_BATCH: usize = 1 << 20;
 /// A store of the valuelog engine.
 pub struct ValueLog<P: Pool, D: Dir> {
     core: Arc<Core<P, D>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Threads,
 }
 
 impl<P: Pool, D: Dir> ValueLog<P, D> {
@@ -52,16 +51,13 @@ impl<P: Pool, D: Dir> ValueLog<P, D> {
 
     fn start(core: Core<P, D>) -> Result<Self> {
         let core = Arc::new(core);
-        let threads = Mutex::new(work::start(&core)?);
+        let threads = work::start(&core)?;
         Ok(ValueLog { core, threads })
     }
 
     fn stop_threads(&self) {
         self.core.work.stop();
-        for thread in self.threads.lock().drain(..) {
-            // A background thread that panicked has said so already.
-            let _ = thread.join();
-        }
+        self.threads.join();
     }
 }
 

@@ -118,14 +118,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     fn release_ring(&self, ring: &Ring, to: u64) {
-        if to == ring.tail() {
-            return;
+        if self.rings.release(ring, to, &crossbeam_epoch::pin()) {
+            self.work.settle_epochs();
+            self.work.made_space();
         }
-        let guard = crossbeam_epoch::pin();
-        self.rings.release(ring, to, &guard);
-        drop(guard);
-        self.work.settle_epochs();
-        self.work.made_space();
     }
 
     /// The word that makes the record at `place` live: its entry's, or one that a snapshot keeps.

@@ -149,11 +149,11 @@ impl<P: Pool> Rings<P> {
         Ok(at)
     }
 
-    /// Makes everything before `to` free: reusable when no reader of this moment is left. Nothing may refer to
-    /// records before `to`, durably.
-    pub fn release(&self, ring: &Ring, to: u64, guard: &crossbeam_epoch::Guard) {
+    /// Makes everything before `to` free, if it is not: reusable when no reader of this moment is left. Nothing may
+    /// refer to records before `to`, durably. Returns whether this made anything free.
+    pub fn release(&self, ring: &Ring, to: u64, guard: &crossbeam_epoch::Guard) -> bool {
         if to == ring.tail.load(Ordering::Relaxed) {
-            return;
+            return false;
         }
         ring.tail.store(to, Ordering::Release);
         let reusable = ring.reusable.clone();
@@ -162,6 +162,7 @@ impl<P: Pool> Rings<P> {
         while marks.get(1).is_some_and(|(at, _)| *at <= to) {
             marks.pop_front();
         }
+        true
     }
 
     /// Notes, for every ring, the LSN from which on the log holds what is appended from now on, and tells

@@ -9,15 +9,12 @@ use crate::moving::Reclaim;
 use crate::word::Word;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tierdb_base::{Error, ErrorKind, Result};
 use tierdb_device::Dir;
-use tierdb_engine::{Background, GroupCommit};
+use tierdb_engine::{Background, Job, Threads, Wakeup};
 use tierdb_pmem::Pool;
-
-/// Time between two rounds of upkeep.
-const UPKEEP_PAUSE: Duration = Duration::from_micros(2500);
 
 /// Longest time for which a write that finds the fast tier full waits for what readers still hold there.
 const READERS_LEAVE: Duration = Duration::from_secs(1);
@@ -28,9 +25,8 @@ pub struct Work {
     state: Mutex<State>,
     space_wanted: Condvar,
     space_made: Condvar,
-    upkeep_wanted: Condvar,
-    groups: GroupCommit,
-    upkeep_asked: AtomicBool,
+    upkeep: Wakeup,
+    commit: Wakeup,
     upkeeps: AtomicU64,
     made: AtomicU64,
 }
@@ -52,9 +48,8 @@ impl Work {
             state: Mutex::default(),
             space_wanted: Condvar::new(),
             space_made: Condvar::new(),
-            upkeep_wanted: Condvar::new(),
-            groups: GroupCommit::default(),
-            upkeep_asked: AtomicBool::new(false),
+            upkeep: Wakeup::default(),
+            commit: Wakeup::default(),
             upkeeps: AtomicU64::new(0),
             made: AtomicU64::new(0),
         }
@@ -85,17 +80,12 @@ impl Work {
 
     /// Asks for cache and index upkeep.
     pub fn want_upkeep(&self) {
-        if !self.is_inline() && !self.upkeep_asked.swap(true, Ordering::AcqRel) {
-            let _state = self.state.lock();
-            self.upkeep_wanted.notify_one();
-        }
+        self.upkeep.ask();
     }
 
     /// A write was acknowledged that is to be durable in a few milliseconds.
     pub fn grouped_write(&self) {
-        if !self.is_inline() {
-            self.groups.ask();
-        }
+        self.commit.ask();
     }
 
     /// Lets deferred releases of this thread take place, as far as running operations allow.
@@ -109,9 +99,9 @@ impl Work {
     /// Wakes and ends the background threads.
     pub fn stop(&self) {
         self.state.lock().stop = true;
-        self.groups.stop();
+        self.upkeep.stop();
+        self.commit.stop();
         self.space_wanted.notify_all();
-        self.upkeep_wanted.notify_all();
         self.space_made.notify_all();
     }
 }
@@ -270,49 +260,27 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
+    // A failure of either is in the latch, and every write after it says so.
+
     fn upkeep_thread(&self) {
-        loop {
-            {
-                let mut state = self.work.state.lock();
-                while !state.stop && !self.work.upkeep_asked.load(Ordering::Acquire) {
-                    self.work.upkeep_wanted.wait(&mut state);
-                }
-                if state.stop {
-                    return;
-                }
-            }
-            std::thread::sleep(UPKEEP_PAUSE);
-            self.work.upkeep_asked.store(false, Ordering::Release);
-            // A failure is in the latch, and every write after it says so.
-            let _ = self.upkeep();
-        }
+        self.work.upkeep.run(|| drop(self.upkeep()));
     }
 
     fn commit_thread(&self) {
-        self.work.groups.run(|| {
-            // As above.
-            let _ = self.pool.wait(self.pool.lsn());
-        });
+        self.work.commit.run(|| drop(self.pool.wait(self.pool.lsn())));
     }
 }
 
 /// Starts the background threads of `core`, if it has any.
-pub fn start<P: Pool, D: Dir>(core: &Arc<Core<P, D>>) -> Result<Vec<std::thread::JoinHandle<()>>> {
-    if core.work.is_inline() {
-        return Ok(Vec::new());
-    }
-    let spawn = |name: &str, run: fn(&Core<P, D>)| {
-        let core = core.clone();
-        std::thread::Builder::new()
-            .name(format!("tierdb-{name}"))
-            .spawn(move || run(&core))
-            .map_err(|source| Error::io("start of a thread", name, 0, source))
+pub fn start<P: Pool, D: Dir>(core: &Arc<Core<P, D>>) -> Result<Threads> {
+    let jobs: [Job<Core<P, D>>; 3] =
+        [("space", Core::space_thread), ("upkeep", Core::upkeep_thread), ("commit", Core::commit_thread)];
+    let needed = match (core.work.is_inline(), core.ordered) {
+        (true, _) => &[][..],
+        (false, true) => &jobs,
+        (false, false) => &jobs[..2],
     };
-    let mut threads = vec![spawn("space", Core::space_thread)?, spawn("upkeep", Core::upkeep_thread)?];
-    if core.ordered {
-        threads.push(spawn("commit", Core::commit_thread)?);
-    }
-    Ok(threads)
+    Threads::start(core, needed, |core| core.work.stop())
 }
 
 #[cfg(test)]
@@ -345,6 +313,6 @@ mod tests {
         }
         drop(deleted);
         core.work.stop();
-        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        threads.join();
     }
 }

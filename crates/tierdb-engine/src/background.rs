@@ -1,0 +1,95 @@
+//! The threads that do an engine's background work, and how they are woken.
+
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+use tierdb_base::{Error, Result};
+
+/// Time between what is asked for and its being done, in which others ask for the same: half of the five milliseconds that
+/// a grouped write may stay volatile. The other half is for the commit.
+const PAUSE: Duration = Duration::from_micros(2500);
+
+/// Wakes a thread that does one kind of work soon after it was asked for, once for all who asked meanwhile.
+///
+/// What has to be done in time, as a commit of grouped writes, has a thread and a wake-up of its own: others may take as long as
+/// a checkpoint does.
+#[derive(Default)]
+pub struct Wakeup {
+    asked: AtomicBool,
+    stopped: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Wakeup {
+    /// Asks for the work. Nothing if no thread does it.
+    pub fn ask(&self) {
+        if !self.asked.swap(true, Ordering::AcqRel) {
+            let _stopped = self.stopped.lock();
+            self.changed.notify_one();
+        }
+    }
+
+    /// What the thread does: `work`, soon after each [`Wakeup::ask`], until it is stopped.
+    pub fn run(&self, mut work: impl FnMut()) {
+        loop {
+            {
+                let mut stopped = self.stopped.lock();
+                while !*stopped && !self.asked.load(Ordering::Acquire) {
+                    self.changed.wait(&mut stopped);
+                }
+                if *stopped {
+                    return;
+                }
+            }
+            std::thread::sleep(PAUSE);
+            self.asked.store(false, Ordering::Release);
+            work();
+        }
+    }
+
+    /// Ends [`Wakeup::run`]. What was asked for and not done yet is the caller's to do.
+    pub fn stop(&self) {
+        *self.stopped.lock() = true;
+        self.changed.notify_all();
+    }
+}
+
+/// What one background thread does: its name, and the work on the core of a store.
+pub type Job<C> = (&'static str, fn(&C));
+
+/// The background threads of a store.
+#[derive(Default)]
+pub struct Threads(Mutex<Vec<JoinHandle<()>>>);
+
+impl Threads {
+    /// Starts a thread for each of `jobs` on `core`; those that run end when told by `stop`, as
+    /// they are here if not all can be started.
+    ///
+    /// # Errors
+    /// `Io` if the system starts no more threads.
+    pub fn start<C: Send + Sync + 'static>(core: &Arc<C>, jobs: &[Job<C>], stop: fn(&C)) -> Result<Self> {
+        let threads = Self::default();
+        for (name, run) in jobs {
+            let (of_thread, run) = (core.clone(), *run);
+            match Builder::new().name(format!("tierdb-{name}")).spawn(move || run(&of_thread)) {
+                Ok(thread) => threads.0.lock().push(thread),
+                Err(source) => {
+                    stop(core);
+                    threads.join();
+                    return Err(Error::io("start of a thread", *name, 0, source));
+                }
+            }
+        }
+        Ok(threads)
+    }
+
+    /// Waits for all to end, as they were told to.
+    pub fn join(&self) {
+        for thread in self.0.lock().drain(..) {
+            // One that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+}
