@@ -5,12 +5,17 @@
 mod index_kit;
 
 use index_kit::{all, create, open};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 use tierdb_pmem::MappedPool;
+use tierdb_sim::{Event, EventKind, SimPool, World};
 use tierdb_valuelog::index::Index;
+use tierdb_valuelog::pages::PAGE;
 
 const THREADS: u64 = 4;
 const KEYS: u64 = 6000;
@@ -97,6 +102,70 @@ fn shared(index: &Index<MappedPool>, thread: u64, rounds: u64, balance: &[Atomic
             balance[n as usize].fetch_sub(1, Ordering::Relaxed);
         }
     }
+}
+
+/// Goal: a leaf that just came into the chain is not replaced before the change that brought it is queued, nor written to while
+/// the leaf that it took the place of seems to be alive.
+/// Method: a split stops when its new leaves are in the chain, for as long as another thread takes to fill and split the last
+/// of them, if it can; then pages are used again until a wrong order of the two changes is seen.
+#[test]
+fn a_new_leaf_is_not_changed_before_the_change_that_made_it_has_ended() {
+    let world = World::new();
+    let (index, _) = create(Arc::new(world.add_pool("fast", 400 * PAGE)));
+    let index = Arc::new(index);
+    let insert = |index: &Index<SimPool>, n: u64| {
+        let key = format!("key {n:012}");
+        assert_eq!(index.get_or_insert(key.as_bytes(), || Ok(n)).expect("room"), (n, true));
+    };
+    // The search layer still names the leaf that was the only one.
+    let mut next = 0;
+    while index.leaves() < 2 {
+        insert(&index, next);
+        next += 1;
+    }
+    // Whether the link to the new leaves was published, and who fills them then.
+    let seen: Arc<Mutex<(bool, Option<JoinHandle<()>>)>> = Arc::default();
+    let hook = {
+        let (index, seen, this) = (index.clone(), seen.clone(), thread::current().id());
+        move |_: &World, event: &Event| {
+            // The other thread comes by here too.
+            if !event.at.file().ends_with("index/change.rs") || thread::current().id() != this {
+                return;
+            }
+            let (published, other) = &mut *seen.lock();
+            if event.kind == EventKind::Publish {
+                *published = true;
+            } else if event.kind == EventKind::Fence && *published && other.is_none() {
+                let index = index.clone();
+                let other =
+                    other.insert(thread::spawn(move || (1_000..1_400).for_each(|n| insert(&index, n))));
+                let given_up = Instant::now() + Duration::from_millis(300);
+                while !other.is_finished() && Instant::now() < given_up {
+                    thread::yield_now();
+                }
+            }
+        }
+    };
+    world.on_event(Some(Arc::new(hook)));
+    while seen.lock().1.is_none() {
+        insert(&index, next);
+        next += 1;
+    }
+    world.on_event(None);
+    let other = seen.lock().1.take().expect("it has begun");
+    other.join().expect("it inserts its keys");
+    for n in 2_000..8_000 {
+        insert(&index, n);
+        index.run_structure_updates();
+        crossbeam_epoch::pin().flush();
+    }
+    let expected = (0..next).chain(1_000..1_400).chain(2_000..8_000);
+    for n in expected.clone() {
+        assert_eq!(index.get(format!("key {n:012}").as_bytes()).expect("whole"), Some(n));
+    }
+    let found = all(&index, false, 500).expect("scan");
+    assert!(found.into_iter().map(|(_, id)| id).eq(expected));
+    assert_eq!(index.verify(), []);
 }
 
 #[test]

@@ -4,12 +4,14 @@
 //!    nobody else can replace a leaf.
 //! 2. The new leaves are staged and drained. A crash leaves pages that nothing refers to.
 //! 3. One word is published, the predecessor's link or the head: the run is gone and the new leaves are
-//!    there. It is fenced before anyone can write to them.
-//! 4. The old leaves' states say *dead* and name the first new leaf, whose low fence is at or below theirs.
-//! 5. The change is queued for the search layer. Only once it is in there, and all readers of that time
+//!    there, latched. It is fenced before anyone can write to them.
+//! 4. The change is queued for the search layer. Only once it is in there, and all readers of that time
 //!    have gone, do the old pages come back.
+//! 5. The old leaves' states say *dead* and name the first new leaf, whose low fence is at or below theirs.
+//! 6. The new leaves are unlatched: who writes to them, or replaces them, does so after 4 and 5.
 //!
-//! Changes that overlap hold a common latch while they queue, so the queue has them in their order.
+//! So changes that overlap hold a common latch while they queue, and the queue has them in their order. And a key that was
+//! inserted in a new leaf is not looked for in an old one that still seems to be alive.
 
 use super::Index;
 use super::build::{Part, cut, load, prefix, separator, space};
@@ -165,7 +167,7 @@ impl<P: Pool> Index<P> {
         }
     }
 
-    /// Replaces the leaves of `run` by `parts`, which cover the same range.
+    /// Replaces the leaves of `run` by `parts`, which cover the same range. The leaves are not in `run` any more then.
     fn replace(
         &self,
         run: &mut Run<'_>,
@@ -178,11 +180,14 @@ impl<P: Pool> Index<P> {
         let pool = &*self.leaves.pool;
         let after = self.link_after(&run.leaves[run.leaves.len() - 1].0, guard);
         let mut stage = Stage::new(pool);
+        let mut latches = Vec::with_capacity(parts.len());
         for (i, part) in parts.iter().enumerate() {
             let next = pages.get(i + 1).map_or(after, |next| encode_next(Some(*next)));
             let generation = self.generation.fetch_add(1, Ordering::Relaxed);
             let state = self.leaves.stage(&mut stage, pages[i], generation, part, contents, next);
-            self.leaves.state_word(pages[i]).store(state.encode(), Ordering::Release);
+            let word = self.leaves.state_word(pages[i]);
+            word.store(state.encode(), Ordering::Release);
+            latches.push(WordGuard::latch(word));
             if let Some(blob) = part.low.blob.filter(|blob| blobs.contains(blob)) {
                 self.blobs.stage(&mut stage, blob, &part.low.bytes);
             }
@@ -212,6 +217,8 @@ impl<P: Pool> Index<P> {
         self.leaf_count.fetch_sub(run.leaves.len() as u64, Ordering::Relaxed);
         update.set = parts.into_iter().map(|part| part.low.bytes).zip(pages).collect();
         self.queue(update);
+        run.leaves.clear();
+        drop(latches);
         Ok(())
     }
 

@@ -330,13 +330,17 @@ impl<P: Pool> Index<P> {
         self.apply_updates();
         self.blobs.collect();
         let to_join = std::mem::take(&mut *self.to_join.lock());
+        if to_join.is_empty() {
+            return;
+        }
         let mut to_join = to_join.into_iter();
         while let Some(key) = to_join.next() {
             if !self.join_or_note(key, &epoch::pin()) {
                 self.to_join.lock().extend(to_join);
-                return;
+                break;
             }
         }
+        self.apply_updates();
     }
 
     fn apply_updates(&self) {
@@ -425,6 +429,8 @@ impl<P: Pool> Index<P> {
                 State::Dead(next) => {
                     page = next;
                     forwarded = true;
+                    // What took its place may begin before it, if they were joined.
+                    last_low = None;
                     continue;
                 }
                 State::Alive { .. } if !forwarded => return Ok(page),
