@@ -39,13 +39,18 @@ impl Naming {
         Naming { bytes, places: Some(Places::new(keys)) }
     }
 
+    /// What stands in the last digits of the key of `number`: names are in the order of keys.
+    pub fn name(&self, number: u64) -> u64 {
+        match self.places {
+            None => fnv(number),
+            Some(places) => places.of(number),
+        }
+    }
+
     /// Makes `key` the key of `number`.
     pub fn write(&self, number: u64, key: &mut Vec<u8>) {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let name = match self.places {
-            None => fnv(number),
-            Some(places) => places.of(number),
-        };
+        let name = self.name(number);
         key.clear();
         key.extend((MIN_KEY_BYTES..self.bytes).map(|i| b"user"[i % 4]));
         key.extend((0..16).rev().map(|digit| DIGITS[(name >> (digit * 4) & 15) as usize]));
@@ -232,7 +237,7 @@ mod tests {
             let number = ledger.next_insert();
             ledger.begin_write(number);
             ledger.end_write(number);
-            ledger.inserted();
+            ledger.inserted(0);
         }
         ledger
     }
@@ -282,7 +287,7 @@ mod tests {
             let number = ledger.next_insert();
             ledger.begin_write(number);
             ledger.end_write(number);
-            ledger.inserted();
+            ledger.inserted(0);
         }
         let newest = (0..10_000).filter(|_| chooser.next(&ledger, &mut rng) >= 9_000).count();
         assert!(newest > 5_000, "{newest} of 10,000 draws were of the newest tenth");

@@ -59,6 +59,7 @@ pub struct Ledger {
     segments: Box<[OnceLock<Box<[AtomicU64]>>]>,
     next: AtomicU64,
     acknowledged: AtomicU64,
+    greatest: AtomicU64,
 }
 
 impl Default for Ledger {
@@ -74,6 +75,7 @@ impl Ledger {
             segments: (0..SEGMENTS).map(|_| OnceLock::new()).collect(),
             next: AtomicU64::new(0),
             acknowledged: AtomicU64::new(0),
+            greatest: AtomicU64::new(0),
         }
     }
 
@@ -98,8 +100,16 @@ impl Ledger {
         self.acknowledged.load(Ordering::Acquire)
     }
 
-    /// Counts insertions that have ended, up to the first that has not.
-    pub fn inserted(&self) {
+    /// The greatest [name](crate::keys::Naming::name) of a key that is stored; 0 before there is one.
+    pub fn greatest(&self) -> u64 {
+        self.greatest.load(Ordering::Acquire)
+    }
+
+    /// The insertion of a key of this name has ended. Counts such insertions, up to the first that has not.
+    pub fn inserted(&self, name: u64) {
+        if self.greatest() < name {
+            self.greatest.fetch_max(name, Ordering::AcqRel);
+        }
         loop {
             let up_to = self.acknowledged.load(Ordering::Acquire);
             if up_to >= self.numbered() || self.floor(up_to) == 0 {
@@ -203,10 +213,10 @@ mod tests {
         ledger.begin_write(first);
         ledger.begin_write(second);
         ledger.end_write(second);
-        ledger.inserted();
-        assert_eq!(ledger.acknowledged(), 0);
+        ledger.inserted(9);
+        assert_eq!((ledger.acknowledged(), ledger.greatest()), (0, 9));
         ledger.end_write(first);
-        ledger.inserted();
-        assert_eq!(ledger.acknowledged(), 2);
+        ledger.inserted(4);
+        assert_eq!((ledger.acknowledged(), ledger.greatest()), (2, 9));
     }
 }

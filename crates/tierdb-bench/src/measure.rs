@@ -59,7 +59,8 @@ pub fn resident() -> Resident {
 }
 
 /// Bytes that the process has had read from and written to storage, as the kernel counts them: page cache
-/// write-back is counted when pages are dirtied; shared memory is not counted.
+/// write-back is counted when pages are dirtied, and taken back for what is removed before it was written; shared memory is
+/// not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessIo {
     /// Bytes read.
@@ -75,7 +76,8 @@ impl ProcessIo {
         let field = |name: &str| -> u64 {
             text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0)
         };
-        ProcessIo { read_bytes: field("read_bytes:"), written_bytes: field("write_bytes:") }
+        let written = field("write_bytes:").saturating_sub(field("cancelled_write_bytes:"));
+        ProcessIo { read_bytes: field("read_bytes:"), written_bytes: written }
     }
 
     /// What has been counted since `before`.

@@ -107,9 +107,9 @@ pub struct Measured {
     /// How long its warm-up took, in seconds.
     #[serde(default)]
     pub warmup_seconds: f64,
-    /// Whether that was until caches had settled.
+    /// Whether caches had settled then, if it was to go on until they have.
     #[serde(default)]
-    pub settled: bool,
+    pub settling: Option<bool>,
     /// How long it took.
     pub seconds: f64,
     /// Operations that ended in it.
@@ -190,16 +190,17 @@ pub fn run(bed: &Bed<'_>, phase: &Phase, progress: &Progress<'_>) -> Result<Meas
         let seed = phase.seed ^ 0x5eed;
         once(bed, &Phase { limit, seed, ..phase.clone() }, settling, progress)
     };
-    let warmup_seconds = match phase.warmup {
-        None => 0.0,
-        Some(Warmup::For(limit)) => warm_up(limit, None)?.seconds,
+    let (warmup_seconds, settling) = match phase.warmup {
+        None => (0.0, None),
+        Some(Warmup::For(limit)) => (warm_up(limit, None)?.seconds, None),
         Some(Warmup::Settled { least, most }) => {
             let settling = Settling::new(least, ProcessIo::now().read_bytes);
-            warm_up(Limit::Seconds(most), Some(settling))?.seconds
+            let warmed = warm_up(Limit::Seconds(most), Some(settling))?;
+            (warmed.seconds, warmed.settling)
         }
     };
     let measured = once(bed, phase, None, progress)?;
-    Ok(Measured { warmup_seconds, ..measured })
+    Ok(Measured { warmup_seconds, settling, ..measured })
 }
 
 /// Runs `phase` once, until its limit or until what `settling` looks at has settled.
@@ -227,6 +228,7 @@ fn once(
         Limit::Ops(_) => None,
     };
     let mut timeline = Vec::new();
+    let mut settled = settling.as_ref().map(|_| false);
     let tallies = std::thread::scope(|threads| {
         let mut running = Vec::new();
         for (index, done) in done.iter().enumerate() {
@@ -248,6 +250,7 @@ fn once(
             if settling.as_mut().is_some_and(|settling| {
                 settling.look(watch.begun.elapsed().as_secs_f64(), ops, ProcessIo::now().read_bytes)
             }) {
+                settled = Some(true);
                 shared.stop.store(true, Ordering::Relaxed);
             }
             let share = match phase.limit {
@@ -269,7 +272,8 @@ fn once(
     // The threads' own end: this one looks only every tenth of a second.
     let ended = tally.ended.unwrap_or_else(Instant::now);
     let seconds = ended.duration_since(before.begun).as_secs_f64().max(1e-9);
-    Ok(before.measured(bed, phase, seconds, &tally, timeline))
+    let measured = before.measured(bed, phase, seconds, &tally, timeline);
+    Ok(Measured { settling: settled, ..measured })
 }
 
 fn total(done: &[CachePadded<AtomicU64>]) -> u64 {
@@ -354,7 +358,7 @@ impl Before {
             durability: phase.durability.name().to_owned(),
             offered_rate: phase.rate,
             warmup_seconds: 0.0,
-            settled: matches!(phase.warmup, Some(Warmup::Settled { .. })),
+            settling: None,
             seconds,
             ops,
             rate: ops as f64 / seconds,

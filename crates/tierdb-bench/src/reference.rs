@@ -82,7 +82,7 @@ fn depths(dir: &Path, each: Duration) -> Result<Vec<Depth>> {
 pub struct Ceiling {
     /// The share of reads that go to flash.
     pub misses: f64,
-    /// What one of these takes on an idle device, in microseconds.
+    /// What one of these takes on an idle device on average, in microseconds.
     pub device_us: f64,
     /// What a read takes that does not go to flash, in microseconds.
     pub hit_us: f64,
@@ -149,7 +149,7 @@ impl Reference {
     pub fn ceiling(&self, phase: &Measured) -> Option<Ceiling> {
         let misses = 1.0 - reads_alone(phase)?.1;
         let alone = self.depths.first()?;
-        let device_us = alone.median_us.max(self.emulated_us.unwrap_or(0.0));
+        let device_us = (1e6 / alone.per_second.max(1e-9)).max(self.emulated_us.unwrap_or(0.0));
         let (hit_us, threads) = (hit_median(phase).unwrap_or(0.0), phase.threads);
         let at_depth = self.depths.iter().find(|own| own.depth >= threads).or(self.depths.last())?;
         Some(Ceiling {

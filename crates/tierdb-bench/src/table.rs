@@ -4,6 +4,7 @@ use crate::reference;
 use crate::report::{Repeated, Report, Spread};
 use crate::store::TierIo;
 use crate::workload::Op;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use tierdb::ByteSize;
 
@@ -61,10 +62,24 @@ pub fn heading(report: &Report) -> Vec<String> {
 
 /// How long warm-ups took, where that is not known before.
 fn warmups(report: &Report) -> Option<String> {
-    let phases = report.cases.iter().flat_map(|case| &case.runs).flat_map(|run| &run.phases);
-    let took: Vec<f64> = phases.filter(|phase| phase.settled).map(|phase| phase.warmup_seconds).collect();
+    let mut took = Vec::new();
+    let mut unsettled = BTreeSet::new();
+    for case in &report.cases {
+        for phase in case.runs.iter().flat_map(|run| &run.phases) {
+            let Some(settled) = phase.settling else { continue };
+            took.push(phase.warmup_seconds);
+            if !settled {
+                unsettled.insert(format!("{} {} {}", case.first().system, phase.name, phase.distribution));
+            }
+        }
+    }
     let (least, most) = (took.iter().copied().reduce(f64::min)?, took.iter().copied().reduce(f64::max)?);
-    Some(format!("warm-ups that end when reads have settled took {least:.1} to {most:.1} s"))
+    let unsettled: Vec<_> = unsettled.into_iter().collect();
+    let left = match unsettled.as_slice() {
+        [] => String::new(),
+        some => format!("; not settled when their time was over, at least once: {}", some.join(", ")),
+    };
+    Some(format!("warm-ups that end when reads have settled took {least:.1} to {most:.1} s{left}"))
 }
 
 fn case_text(out: &mut String, case: &Repeated) {

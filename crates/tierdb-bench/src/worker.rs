@@ -110,7 +110,7 @@ impl<'a> Worker<'a> {
             Op::Update => self.write(op, number),
             Op::Insert => {
                 let ended = self.write(op, number)?;
-                self.bed.ledger.inserted();
+                self.bed.ledger.inserted(self.bed.naming.name(number));
                 Ok(ended)
             }
             Op::Scan => self.scan(number),
@@ -173,11 +173,13 @@ impl<'a> Worker<'a> {
         Ok(ended)
     }
 
-    /// Reads from the key of `number` on. Values are checked as they come, so the time of a scan has that in it.
+    /// Reads from the key of `number` on. Values are checked as they come, so the time of a scan has that in it. Where
+    /// nothing is overwritten meanwhile, no value may be older than the last one written.
     fn scan(&mut self, number: u64) -> Result<Instant, Failure> {
         let Bed { store, ledger, sizes, naming, .. } = self.bed;
         let count = self.phase.scans.next(&mut self.rng);
-        let (mut seen, mut wrong) = (0, None);
+        let (greatest, overwrites) = (ledger.greatest(), self.phase.mix.overwrites());
+        let (mut seen, mut wrong, mut last_name) = (0, None, 0);
         let (mut last, mut expected) = (std::mem::take(&mut self.value), Vec::new());
         store
             .scan(&self.key, count, &mut |key, value| {
@@ -186,10 +188,12 @@ impl<'a> Worker<'a> {
                     Ok((own, version)) => {
                         naming.write(own, &mut expected);
                         let newest = ledger.issued(own);
+                        let oldest = if overwrites { 1 } else { ledger.floor(own) };
+                        last_name = naming.name(own);
                         if expected != key {
                             Err((own, Wrong::Misplaced))
-                        } else if version > newest {
-                            Err((own, Wrong::Version { found: version, oldest: 1, newest }))
+                        } else if !(oldest..=newest).contains(&version) {
+                            Err((own, Wrong::Version { found: version, oldest, newest }))
                         } else if seen == 0 && key != self.key {
                             // Keys are never deleted, so a scan begins at the key it was asked for.
                             Err((number, Wrong::Missing(1)))
@@ -211,7 +215,8 @@ impl<'a> Worker<'a> {
         let ended = Instant::now();
         self.value = last;
         self.tally.scanned += seen;
-        if seen == 0 {
+        // Too few are right only where there are no more.
+        if wrong.is_none() && (seen == 0 || seen < count as u64 && last_name < greatest) {
             wrong = Some((number, Wrong::Missing(1)));
         }
         match wrong {

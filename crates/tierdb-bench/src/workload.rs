@@ -187,6 +187,11 @@ impl Mix {
         self.shares.last().map_or(Op::Read, |(op, _)| *op)
     }
 
+    /// Whether it writes keys that are there.
+    pub fn overwrites(&self) -> bool {
+        self.share(Op::Update) + self.share(Op::ReadModifyWrite) > 0.0
+    }
+
     /// The share of `op`, from 0 to 1.
     pub fn share(&self, op: Op) -> f64 {
         let percent: u32 = self.shares.iter().filter(|(own, _)| *own == op).map(|(_, share)| share).sum();

@@ -31,21 +31,32 @@ enum Fault {
     LostWrites,
     /// Nothing is found.
     Missing,
-    /// Scans leave an entry out.
+    /// Scans leave the first entry out.
     Hole,
+    /// Scans end too soon.
+    Short,
+    /// Scans find what was there before the last write.
+    Stale,
     /// Reads take this long, once.
     Stall(Duration),
 }
 
 struct Map {
     entries: RwLock<BTreeMap<Vec<u8>, Vec<u8>>>,
+    /// What [`Fault::Stale`] finds.
+    before: RwLock<BTreeMap<Vec<u8>, Vec<u8>>>,
     fault: RwLock<Fault>,
     reads: AtomicU64,
 }
 
 impl Map {
     fn new() -> Self {
-        Map { entries: RwLock::default(), fault: RwLock::new(Fault::None), reads: AtomicU64::new(0) }
+        Map {
+            entries: RwLock::default(),
+            before: RwLock::default(),
+            fault: RwLock::new(Fault::None),
+            reads: AtomicU64::new(0),
+        }
     }
 
     fn fault(&self) -> Fault {
@@ -82,7 +93,10 @@ impl Store for Map {
 
     fn scan(&self, from: &[u8], count: usize, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), StoreError> {
         let skip = usize::from(self.fault() == Fault::Hole);
+        let count = if self.fault() == Fault::Short { count.div_ceil(2) } else { count };
+        let before = self.before.read().map_err(|e| e.to_string())?;
         let entries = self.entries.read().map_err(|e| e.to_string())?;
+        let entries = if self.fault() == Fault::Stale { &before } else { &entries };
         let range = entries.range::<[u8], _>((Bound::Included(from), Bound::Unbounded));
         range.skip(skip).take(count).for_each(|(key, value)| see(key, value));
         Ok(())
@@ -186,7 +200,25 @@ fn a_wrong_value_fails_the_run() {
         "an old version is no answer"
     );
     assert!(matches!(wrong(Fault::Hole, Mix::only(Op::Scan)), Wrong::Missing(1)));
+    assert!(matches!(wrong(Fault::Short, Mix::only(Op::Scan)), Wrong::Missing(1)));
     assert!(with_fault(Fault::None, mixed()).is_ok());
+}
+
+#[test]
+fn a_scan_of_what_is_not_written_meanwhile_finds_the_last_versions() {
+    let (store, ledger) = (Map::new(), Ledger::new());
+    loaded(&store, &ledger);
+    *store.before.write().expect("before") = store.entries.read().expect("entries").clone();
+    run(&store, &ledger, &phase(Mix::only(Op::Update), Distribution::Uniform, Limit::Ops(3_000)))
+        .expect("updates");
+    let scans = phase(Mix::only(Op::Scan), Distribution::Uniform, Limit::Ops(3_000));
+    assert!(run(&store, &ledger, &scans).is_ok());
+    *store.fault.write().expect("fault") = Fault::Stale;
+    let failed = run(&store, &ledger, &scans);
+    assert!(
+        matches!(failed, Err(Failure::WrongValue { wrong: Wrong::Version { found: 1, .. }, .. })),
+        "{failed:?}"
+    );
 }
 
 #[test]

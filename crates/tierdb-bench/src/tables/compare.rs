@@ -319,12 +319,14 @@ fn settle(plan: &mut Plan) {
         if let Limit::Seconds(seconds) = phase.limit
             && writes < 1.0
         {
-            phase.warmup = Some(Warmup::Settled { least: seconds / 2.0, most: seconds * 4.0 });
+            // It takes longer until values lie as scans want them than until caches are full.
+            let (cached, laid_out) = (seconds * 4.0, seconds * 12.0);
+            let most = if phase.mix.share(Op::Scan) > 0.0 { laid_out } else { cached };
+            phase.warmup = Some(Warmup::Settled { least: seconds / 2.0, most });
             words = Some(format!(
                 "{seconds} s after a warm-up of {} s at least, until the bytes read from devices for an operation differ by less \
-                 than 2 % from a quarter of a phase to the next, or of {} s",
-                seconds / 2.0,
-                seconds * 4.0
+                 than 2 % from a quarter of a phase to the next, or of {cached} s, with scans of {laid_out} s",
+                seconds / 2.0
             ));
         }
     }
