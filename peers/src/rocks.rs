@@ -37,11 +37,12 @@ impl System for Rocks {
         match self.0 {
             Arrangement::Ssd => {
                 "RocksDB, all on one SSD, direct I/O; one block cache of the whole memory, to which memtables, index and \
-                 filter blocks are charged; Bloom filters of 10 bits; durable: synced log, grouped: log without sync"
+                 filter blocks are charged; Bloom filters of 10 bits; log files used again; durable: synced log, grouped: log \
+                 without sync"
             }
             Arrangement::Tiers => {
-                "RocksDB as 'rocksdb', with its log and the levels that fit on the fast tier (db_paths), the others on \
-                 flash; the fast tier is plain shared memory, without imitated latency"
+                "RocksDB as 'rocksdb', with its log and levels 0 and 1 on the fast tier (db_paths), sized to fill four fifths of \
+                 it, the others on flash; the fast tier is plain shared memory, without imitated latency"
             }
             Arrangement::Fast => {
                 "RocksDB as 'rocksdb', with everything on the fast tier: an upper reference that needs as much fast \
@@ -68,7 +69,11 @@ impl System for Rocks {
         table.set_cache_index_and_filter_blocks(true);
         table.set_pin_l0_filter_and_index_blocks_in_cache(true);
         table.set_bloom_filter(10.0, false);
-        let buffer = (memory / 8).clamp(2 << 20, 64 << 20);
+        let fast = setup.fast_bytes / 10 * 8;
+        let mut buffer = (memory / 8).clamp(2 << 20, 64 << 20);
+        if self.0 == Arrangement::Tiers {
+            buffer = buffer.min(usize::try_from(fast)? / 8);
+        }
         let mut options = Options::default();
         options.create_if_missing(true);
         options.set_block_based_table_factory(&table);
@@ -84,6 +89,8 @@ impl System for Rocks {
         ));
         options.set_target_file_size_base(buffer as u64);
         options.set_max_bytes_for_level_base(4 * buffer as u64);
+        // A log file whose length stays as it is needs no more than its data to be synced.
+        options.set_recycle_log_file_num(4);
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
         options.increase_parallelism(i32::try_from(processors.max(2))?);
         let mut path = setup.flash_dir.clone();
@@ -91,9 +98,11 @@ impl System for Rocks {
             Arrangement::Ssd => {}
             Arrangement::Tiers => {
                 path = setup.fast_dir.clone();
-                // Which level goes where is decided by the sizes that levels are meant to have.
+                // Which level goes where is decided by the sizes that levels are meant to have: level 0 is taken to be as large as
+                // level 1, and a level goes where those before it leave room for the whole of it.
                 options.set_level_compaction_dynamic_level_bytes(false);
-                let fast = DBPath::new(setup.fast_dir.join("tables"), setup.fast_bytes / 10 * 8)?;
+                options.set_max_bytes_for_level_base(fast / 2);
+                let fast = DBPath::new(setup.fast_dir.join("tables"), fast)?;
                 let flash = DBPath::new(setup.flash_dir.join("tables"), u64::MAX >> 1)?;
                 options.set_db_paths(&[fast, flash]);
             }
