@@ -262,6 +262,24 @@ pub(crate) mod tests {
         assert!(core.image().is_none());
     }
 
+    #[test]
+    fn a_copy_that_is_given_the_slot_of_an_evicted_one_stays() {
+        let core = store(&World::new());
+        core.cache.set_capacity(64 << 10);
+        core.put(b"key", &[1; 500], Durability::Durable).expect("room");
+        core.reclaim(Reclaim::All).expect("room");
+        let entry = core.index.get(b"key").expect("whole").expect("it was put");
+        let read = || {
+            core.get(b"key").expect("whole").expect("it was put");
+            core.hsit.aux(entry).slot().expect("it is cached")
+        };
+        let slot = read();
+        core.cache.remove(slot, entry);
+        core.maintain_cache().expect("no faults");
+        assert_eq!(read(), slot, "the slot was free");
+        assert!(core.cache.get(Some(slot), entry, core.hsit.word(entry).clean().0).is_some());
+    }
+
     /// A reader has read a value, and not cached it yet, when its chunk is filled anew and a word that is the
     /// same stands for a newer value.
     #[test]

@@ -400,9 +400,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let (origin, value) = ((word.0, filling), header.body_range());
         let Some(slot) = self.cache.insert(entry, origin, record.clone(), value, known) else { return false };
-        // A slot that is there already holds a copy that was evicted, or that another reader has just made.
+        // A slot that is there already holds a copy that was evicted, or that another reader has just made. The evicted one's
+        // may be the same that this one was given.
         let before = self.hsit.update_aux(entry, |aux| aux.with_slot(Some(slot)));
-        if let Some(other) = before.slot() {
+        if let Some(other) = before.slot().filter(|other| *other != slot) {
             self.cache.remove(other, entry);
         }
         fence(SeqCst);
