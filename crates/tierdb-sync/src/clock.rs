@@ -101,6 +101,12 @@ impl CommitClock {
     /// Opens a snapshot: counts it, and returns its seqno. Every write up to it is published, and none
     /// after it was when it was taken. Each call is matched by one of [`CommitClock::release_snapshot`].
     pub fn take_snapshot(&self) -> u64 {
+        self.take_snapshot_and(|_| {})
+    }
+
+    /// As [`CommitClock::take_snapshot`], and gives the seqno to `note` before any writer can take a later one: such a
+    /// writer sees what `note` has stored. No other writer is between its seqno and the end of its write then.
+    pub fn take_snapshot_and(&self, note: impl FnOnce(u64)) -> u64 {
         self.snapshots.fetch_add(1, SeqCst);
         self.gate.fetch_add(1, SeqCst);
         for slot in &self.slots {
@@ -110,6 +116,7 @@ impl CommitClock {
             }
         }
         let seqno = self.last.load(SeqCst);
+        note(seqno);
         self.gate.fetch_sub(1, SeqCst);
         seqno
     }

@@ -113,6 +113,30 @@ fn what_a_snapshot_needs_is_kept(keep: fn(&CommitClock) -> bool) {
     });
 }
 
+/// A writer whose write a snapshot does not see knows what was noted of the snapshot.
+fn what_is_noted_of_a_snapshot_is_seen(snapshot: fn(&Store, &AtomicU64) -> u64) {
+    explore(move || {
+        let (store, noted) = (Store::new(), Arc::new(AtomicU64::new(u64::MAX)));
+        let writer = {
+            let (store, noted) = (store.clone(), noted.clone());
+            thread::spawn(move || {
+                let in_flight = store.clock.begin();
+                (in_flight.seqno(), noted.load(Ordering::Acquire))
+            })
+        };
+        let seqno = snapshot(&store, &noted);
+        let (write, noted) = writer.join().expect("the writer");
+        assert!(write <= seqno || noted == seqno, "write {write} does not know of snapshot {seqno}");
+    });
+}
+
+#[test]
+fn a_later_writer_knows_of_a_snapshot() {
+    what_is_noted_of_a_snapshot_is_seen(|store, noted| {
+        store.clock.take_snapshot_and(|seqno| noted.store(seqno, Ordering::Release))
+    });
+}
+
 #[test]
 fn a_snapshot_names_exactly_what_is_published() {
     snapshot_names_what_is_published(Store::put, CommitClock::take_snapshot);
@@ -211,4 +235,14 @@ fn acquire_and_release_alone_would_not_do() {
 #[should_panic(expected = "needs what write 1 replaced")]
 fn a_writer_that_keeps_nothing_is_noticed() {
     what_a_snapshot_needs_is_kept(|_| false);
+}
+
+#[test]
+#[should_panic(expected = "does not know of snapshot")]
+fn a_snapshot_that_is_noted_too_late_is_noticed() {
+    what_is_noted_of_a_snapshot_is_seen(|store, noted| {
+        let seqno = store.clock.take_snapshot();
+        noted.store(seqno, Ordering::Release);
+        seqno
+    });
 }

@@ -122,7 +122,22 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Error::corrupt(TierRole::Fast, "the pointer to the key's value is damaged", self.pool.place(at))
     }
 
-    /// Nothing refers to the record of `entry` at `word` any more.
+    /// Opens a snapshot and returns its seqno. What it sees is kept until [`Core::close_snapshot`].
+    pub fn open_snapshot(&self) -> u64 {
+        self.versions.open(|note| self.clock.take_snapshot_and(note))
+    }
+
+    /// Closes a snapshot at `seqno`, and gives up what it alone has seen.
+    pub fn close_snapshot(&self, seqno: u64) {
+        let unneeded = self.versions.close(seqno, || self.clock.release_snapshot());
+        let guard = crossbeam_epoch::pin();
+        for (entry, word) in unneeded {
+            self.discard(entry, word.clean(), &guard);
+        }
+    }
+
+    /// Nothing refers to the record of `entry` at `word` any more. Of those that have the same tag, and values in parts, the
+    /// oldest is the first to go.
     pub fn discard(&self, entry: u64, word: Word, guard: &crossbeam_epoch::Guard) {
         if word.is_large() && matches!(word.place(), Place::Ring(_) | Place::Flash(..)) {
             self.long.forget(entry, word.tag(), |number, chunk| {
@@ -140,9 +155,10 @@ pub(crate) mod tests {
     use super::*;
     use crate::moving::Reclaim;
     use crate::storage::State;
+    use crate::word::tag_of;
     use tierdb_base::{FailureLatch, mutant};
     use tierdb_device::Cause;
-    use tierdb_engine::{Background, Durability, FlashTier, Media, WriteBatch};
+    use tierdb_engine::{Background, Durability, FlashTier, Media, Value, WriteBatch};
     use tierdb_sim::{Budget, CrashModel, SimDir, SimPool, World};
 
     /// A small new store.
@@ -257,9 +273,47 @@ pub(crate) mod tests {
         let core = store(&World::new());
         core.put(b"key", b"value", Durability::Durable).expect("room");
         assert!(core.image().is_some());
-        let entry = core.index.get(b"key").expect("whole").expect("it was put");
-        core.versions.push(entry, 1, core.hsit.word(entry).clean());
+        let snapshot = core.open_snapshot();
+        core.put(b"key", b"newer", Durability::Durable).expect("room");
         assert!(core.image().is_none());
+        core.close_snapshot(snapshot);
+        assert!(core.image().is_some());
+    }
+
+    /// Parts are noted by entry and tag, so two values of a key may have the same name: the snapshot's must not be given up
+    /// for the other.
+    #[test]
+    fn parts_that_a_snapshot_sees_outlive_newer_ones_of_the_same_name() {
+        let core = store_of(&World::new(), 1 << 20);
+        let put = |byte: u8| core.put(b"key", &[byte; 40_000], Durability::Durable).expect("room");
+        let none = core.long.memory_bytes();
+        put(0);
+        let one = core.long.memory_bytes();
+        let entry = core.index.get(b"key").expect("whole").expect("it was put");
+        let tag = core.hsit.word(entry).tag();
+        let snapshot = core.open_snapshot();
+        // The one replaced after the snapshot is kept, the next is not, and the third has the tag of the first.
+        put(1);
+        assert_ne!(core.hsit.word(entry).tag(), tag);
+        while tag_of(core.clock.last() + 1) != tag {
+            drop(core.clock.begin());
+        }
+        put(2);
+        assert_eq!(core.hsit.word(entry).tag(), tag);
+        for byte in 3..40 {
+            put(byte);
+            core.work.settle_epochs();
+        }
+        let value = |found: Result<Option<Value>>| found.expect("whole").expect("it was put").to_vec();
+        assert!(
+            value(core.get_at(b"key", snapshot)) == [0; 40_000],
+            "what the snapshot sees is another value"
+        );
+        assert!(value(core.get(b"key")) == [39; 40_000]);
+        assert_eq!(core.long.memory_bytes() - none, 3 * (one - none), "two of the same name, and the newest");
+        core.close_snapshot(snapshot);
+        assert_eq!(core.long.memory_bytes(), one);
+        assert!(core.versions.is_empty() && value(core.get(b"key")) == [39; 40_000]);
     }
 
     #[test]

@@ -77,12 +77,7 @@ impl<P: Pool, D: Dir> Drop for Pin<P, D> {
     fn drop(&mut self) {
         let core = &self.core;
         let _changing = core.gate.change_anyway();
-        let unneeded = core.versions.close(self.seqno, || core.clock.release_snapshot());
-        let guard = crossbeam_epoch::pin();
-        for (entry, word) in unneeded {
-            core.discard(entry, word.clean(), &guard);
-        }
-        drop(guard);
+        core.close_snapshot(self.seqno);
         if core.gate.check_open().is_ok() {
             core.purge_deleted();
         }
@@ -95,7 +90,7 @@ impl<P: Pool, D: Dir> ValueLog<P, D> {
     }
 
     fn take_snapshot(&self) -> Snapshot {
-        let seqno = self.core.versions.open(|| self.core.clock.take_snapshot());
+        let seqno = self.core.open_snapshot();
         Snapshot::new(seqno, Arc::new(Pin { core: self.core.clone(), seqno }))
     }
 

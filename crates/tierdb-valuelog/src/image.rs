@@ -167,8 +167,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     pub(crate) fn image(&self) -> Option<Vec<u64>> {
-        // What a write kept for a snapshot that was closed meanwhile is live as long as this process.
-        if self.clock.has_snapshots() || !self.versions.is_empty() || !self.deleted.lock().is_empty() {
+        // What is kept for a snapshot is live as long as this process.
+        if !self.versions.is_empty() || !self.deleted.lock().is_empty() {
             return None;
         }
         let (hsit_sum, absent) = self.hsit.survey()?;

@@ -49,7 +49,7 @@ impl LongValues {
         parts.iter().flat_map(|(value, lists)| lists.iter().map(|list| (*value, list.clone()))).collect()
     }
 
-    /// Takes out the parts of a value and gives each to `release`.
+    /// Takes out the parts of the oldest value of `entry` whose word has `tag`, and gives each to `release`.
     pub fn forget(&self, entry: u64, tag: u16, release: impl Fn(u8, u32)) {
         let found = {
             let mut parts = self.parts.lock();

@@ -206,7 +206,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         result
     }
 
-    /// Publishes `new` in place of `old`, which write `seqno` replaces. Under the entry's latch.
+    /// Publishes `new` in place of `old`, which write `seqno` replaces. Under the entry's latch, and while the write is in
+    /// flight.
     pub fn replace(
         &self,
         entry: u64,
@@ -216,10 +217,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         durability: Durability,
         guard: &crossbeam_epoch::Guard,
     ) {
-        let kept = self.clock.has_snapshots();
-        if kept {
-            self.versions.push(entry, seqno, old);
-        }
+        let kept = self.versions.keep(entry, seqno, old);
         // In a log, what was published first is durable first, so that a grouped write need not be made
         // durable by its readers.
         let dirty = durability == Durability::Durable || !self.ordered;

@@ -11,6 +11,7 @@ mod mutants;
 mod rig;
 mod scans;
 mod second_level;
+mod snapshots;
 
 /// What the engine has counted under this name since it was opened.
 fn counter(engine: &dyn tierdb_engine::Engine, name: &str) -> u64 {
