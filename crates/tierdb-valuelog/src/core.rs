@@ -14,6 +14,7 @@ use crate::versions::Versions;
 use crate::victims::Victims;
 use crate::word::{Place, Word};
 use crate::work::Work;
+use crate::write::Deleted;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -56,8 +57,8 @@ pub struct Core<P: Pool, D: Dir> {
     pub clock: CommitClock,
     pub versions: Versions,
     pub long: LongValues,
-    /// Deleted keys whose index entry is to go when no snapshot can see them.
-    pub deleted: Mutex<VecDeque<(Vec<u8>, u64)>>,
+    /// Deleted keys whose index entry is to go when no snapshot sees a value of them, in the order in which they came here.
+    pub deleted: Mutex<VecDeque<Deleted>>,
     pub reclaim: Mutex<Appender<D, Moving>>,
     /// What garbage collection fills, by device.
     pub collect: Mutex<HashMap<u8, Appender<D, Moving>>>,

@@ -1,7 +1,7 @@
 //! Entries of a range in key order, both ways, as one snapshot sees them.
 //!
 //! Keys are taken from the index a batch at a time; values are read a window at a time as the cursor reaches them, so
-//! that what lies together is read together. The snapshot keeps the values it can see, and keeps deleted keys in the index, so nothing is missed
+//! that what lies together is read together. The snapshot keeps the values it can see, and their keys in the index, so nothing is missed
 //! however the store changes meanwhile.
 
 use crate::cache::{Reader, Slot};

@@ -7,7 +7,7 @@
 //! 1. Word 0 is changed only under the entry's latch, but for the dirty bit, which anyone who has made
 //!    the word durable may clear.
 //! 2. An entry is given to a new key only when its word 0 is *none* on media, and when every operation
-//!    that may still hold its number has ended.
+//!    that may still hold its number has ended, but for cursors: their snapshots see *none* there, before and after.
 //! 3. No two writes publish the same word 0 for an entry while somebody may hold the first: a dirty bit is
 //!    cleared by comparing words.
 //! 4. Word 1 says nothing after a crash; it is zeroed when the store is opened.

@@ -96,8 +96,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    /// The value of `key`, whose entry is `entry`, as a snapshot at `seqno` sees it. The snapshot is open, so
-    /// the entry stays the key's.
+    /// The value of `key`, whose entry is `entry`, as a snapshot at `seqno` sees it. The snapshot is open, so the entry stays
+    /// the key's if the snapshot sees a value. If not, the entry may be another key's by now, and the snapshot sees none there
+    /// either.
     pub fn entry_at(&self, entry: u64, key: &[u8], seqno: u64) -> Result<Option<Value>> {
         loop {
             let guard = crossbeam_epoch::pin();

@@ -36,7 +36,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Keys that have a value: those in the index, but for deleted ones that are still there.
     fn keys(&self) -> u64 {
         let deleted = self.deleted.lock();
-        let entries: HashSet<u64> = deleted.iter().map(|(_, entry)| *entry).collect();
+        let entries: HashSet<u64> = deleted.iter().map(|deleted| deleted.entry).collect();
         let without = entries.iter().filter(|entry| self.hsit.word(**entry).place() == Place::None);
         self.index.keys().saturating_sub(without.count() as u64)
     }

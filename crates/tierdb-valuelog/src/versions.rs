@@ -114,9 +114,11 @@ pub struct Versions {
     shards: Box<[Shard]>,
     /// How many snapshots are open at each seqno.
     open: Mutex<BTreeMap<u64, u64>>,
-    /// The seqno after that of the newest open snapshot; 0 if there is none. Changed under the lock of `open`: it
-    /// counts a snapshot before any write can have a later seqno than that.
+    /// The seqno after that of the newest open snapshot; 0 if there is none. This and the next one change under the lock of
+    /// `open`, and count a snapshot before any write can have a later seqno than it.
     after_newest: AtomicU64,
+    /// The seqno of the oldest open snapshot; the highest number if there is none.
+    oldest: AtomicU64,
 }
 
 impl Versions {
@@ -126,6 +128,7 @@ impl Versions {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             open: Mutex::default(),
             after_newest: AtomicU64::new(0),
+            oldest: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -139,6 +142,7 @@ impl Versions {
         let mut open = self.open.lock();
         let seqno = take(&|seqno| {
             self.after_newest.store(seqno + 1, SeqCst);
+            self.oldest.fetch_min(seqno, SeqCst);
         });
         *open.entry(seqno).or_insert(0) += 1;
         seqno
@@ -154,6 +158,7 @@ impl Versions {
         }
         open.remove(&seqno);
         self.after_newest.store(open.last_key_value().map_or(0, |(newest, _)| newest + 1), SeqCst);
+        self.oldest.store(open.first_key_value().map_or(u64::MAX, |(oldest, _)| *oldest), SeqCst);
         let older = open.range(..seqno).next_back().map(|(older, _)| *older);
         let sees = |since: u64, before: u64| open.range(since..before).next().is_some();
         let mut dropped = Vec::new();
@@ -168,6 +173,11 @@ impl Versions {
     /// Whether nothing is kept.
     pub fn is_empty(&self) -> bool {
         self.shards.iter().all(|shard| shard.some().is_none_or(|kept| kept.chains.is_empty()))
+    }
+
+    /// The seqno of the oldest open snapshot; the highest number if there is none.
+    pub fn oldest(&self) -> u64 {
+        self.oldest.load(SeqCst)
     }
 
     /// Keeps `word` of `entry`, which write `by` is about to replace, if an open snapshot sees it, and says whether it did.
@@ -200,6 +210,14 @@ impl Versions {
         let kept = self.shard(entry).some()?;
         let chain = kept.chains.get(&entry)?;
         chain.get(first_after(chain, seqno)).map(|replaced| replaced.word)
+    }
+
+    /// Whether an open snapshot may see a value of `entry` that was replaced.
+    pub fn has_value(&self, entry: u64) -> bool {
+        let Some(kept) = self.shard(entry).some() else { return false };
+        let oldest = self.oldest();
+        let is_value = |replaced: &Replaced| replaced.by > oldest && replaced.word.place() != Place::None;
+        kept.chains.get(&entry).is_some_and(|chain| chain.iter().any(is_value))
     }
 
     /// The word by which a snapshot keeps the record of `entry` at `place`, if one does.
@@ -285,8 +303,8 @@ mod tests {
         open(&versions, 5);
         assert!(versions.keep(1, 6, word(1)));
         assert!(versions.close(5, || {}).is_empty());
-        assert_eq!(versions.find(1, 5), Some(word(1)));
-        assert_eq!(versions.close(5, || {}), vec![(1, word(1))]);
+        assert_eq!((versions.find(1, 5), versions.oldest()), (Some(word(1)), 5));
+        assert_eq!((versions.close(5, || {}), versions.oldest()), (vec![(1, word(1))], u64::MAX));
     }
 
     /// Random snapshots and writes, beside the history of every entry.

@@ -30,6 +30,14 @@ thread_local! {
     static RECORD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
+/// A key that is to leave the index, and could not yet.
+pub struct Deleted {
+    key: Vec<u8>,
+    pub entry: u64,
+    /// The last seqno when it was put here: no snapshot from then on sees a value of the key that was there before.
+    since: u64,
+}
+
 /// The body of a record that is to be written, and the parts it lists.
 pub struct Body<'v> {
     pub kind: Kind,
@@ -292,14 +300,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    /// Takes a key that is not there out of the index, now or when no snapshot can see it.
+    /// Takes a key that is not there out of the index, now or when no snapshot sees a value of it.
     pub fn purge(&self, key: &[u8], entry: u64) {
         if !self.try_purge(key, entry) {
-            self.deleted.lock().push_back((key.to_vec(), entry));
+            let mut deleted = self.deleted.lock();
+            deleted.push_back(Deleted { key: key.to_vec(), entry, since: self.clock.last() });
         }
     }
 
-    /// As [`Core::purge`], if no snapshot is open. `true` when nothing is left to do.
+    /// As [`Core::purge`], if it can be done now. `true` when nothing is left to do.
     fn try_purge(&self, key: &[u8], entry: u64) -> bool {
         let guard = crossbeam_epoch::pin();
         let _latched = self.hsit.latch(entry);
@@ -307,7 +316,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if word.place() != Place::None {
             return true;
         }
-        if word.is_dirty() || self.clock.has_snapshots() {
+        // A snapshot that is not open yet sees what is there now.
+        if word.is_dirty() || self.versions.has_value(entry) {
             return false;
         }
         match self.index.remove(key, entry) {
@@ -321,18 +331,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    /// Takes keys out of the index that were deleted while a snapshot was open.
+    /// Takes keys out of the index that were deleted while a snapshot was open that sees them. Tries each of them once at the
+    /// most, and none that was deleted after the oldest open snapshot was taken.
     pub fn purge_deleted(&self) {
-        if self.clock.has_snapshots() {
-            return;
-        }
         let waiting = self.deleted.lock().len();
         for _ in 0..waiting {
             // Locked until it is done: who counts keys finds each either here, or not in the index.
             let mut deleted = self.deleted.lock();
-            let Some((key, entry)) = deleted.pop_front() else { return };
-            if !self.try_purge(&key, entry) {
-                deleted.push_back((key, entry));
+            let oldest = self.versions.oldest();
+            let Some(next) = deleted.pop_front_if(|next| next.since <= oldest) else { return };
+            if !self.try_purge(&next.key, next.entry) {
+                deleted.push_back(Deleted { since: self.clock.last(), ..next });
             }
         }
     }

@@ -50,6 +50,46 @@ fn values_that_no_snapshot_sees_take_no_space() {
     assert!(kept < 1024, "{kept} bytes for two values");
 }
 
+/// There is always a snapshot open, and none for long.
+#[test]
+fn deleted_keys_leave_while_newer_snapshots_are_open() {
+    let engine = &*open(Sizes { flash: vec![1 << 20], ..Sizes::tiny() });
+    let key = |number: u32| format!("{number:0>60}").into_bytes();
+    let mut open = engine.snapshot().expect("open");
+    for first in (0..30_000).step_by(100) {
+        for number in first..first + 100 {
+            engine.put(&key(number), b"value", Durability::Durable).expect("256 KiB have room for 200 keys");
+        }
+        let next = engine.snapshot().expect("open");
+        for number in first..first + 100 {
+            engine.delete(&key(number), Durability::Durable).expect("deletes need no room");
+        }
+        assert!(get_at(engine, &key(first), &open).is_none());
+        assert_eq!(get_at(engine, &key(first), &next).as_deref(), Some(&b"value"[..]));
+        open = next;
+    }
+    drop(open);
+    assert_eq!(engine.stats().keys, 0);
+    assert!(engine.verify().expect("verifies").is_clean());
+}
+
+/// Keys that were put and deleted since are of no interest to a snapshot, however old it is.
+#[test]
+fn keys_that_no_snapshot_sees_leave_at_once() {
+    let engine = &*open(Sizes { flash: vec![1 << 20], ..Sizes::tiny() });
+    let key = |number: u32| format!("{number:0>60}").into_bytes();
+    engine.put(b"key", b"value", Durability::Durable).expect("room");
+    let snapshot = engine.snapshot().expect("open");
+    for number in 0..20_000 {
+        engine.put(&key(number), b"value", Durability::Durable).expect("256 KiB have room for one key");
+        engine.delete(&key(number), Durability::Durable).expect("deletes need no room");
+    }
+    let mut cursor = engine.cursor(KeyRange::all(), Some(&snapshot)).expect("open");
+    let (found, value) = cursor.next().expect("whole").expect("one key is there");
+    assert_eq!((&found[..], &value[..]), (&b"key"[..], &b"value"[..]));
+    assert!(cursor.next().expect("whole").is_none());
+}
+
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// A cursor, and what it is to find yet.
