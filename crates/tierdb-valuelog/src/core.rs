@@ -318,6 +318,23 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn memory_of_deleted_keys_is_counted_and_given_back() {
+        let core = store_of(&World::new(), 8 << 20);
+        let bytes = || {
+            let parts = core.memory_parts();
+            parts.into_iter().find(|(name, _)| *name == "deleted keys").expect("it is counted").1
+        };
+        let key = |n: u32| format!("{n:0>100}").into_bytes();
+        (0..500).for_each(|n| core.put(&key(n), b"value", Durability::Grouped).expect("room"));
+        let (before, snapshot) = (bytes(), core.open_snapshot());
+        (0..500).for_each(|n| core.delete(&key(n), Durability::Grouped).expect("deletes need no room"));
+        assert!(bytes() >= before + 500 * 100, "{} bytes, {before} before", bytes());
+        core.close_snapshot(snapshot);
+        core.purge_deleted();
+        assert!(bytes() <= before + 100 * size_of::<Deleted>() as u64, "{} bytes, {before} before", bytes());
+    }
+
+    #[test]
     fn a_copy_that_is_given_the_slot_of_an_evicted_one_stays() {
         let core = store(&World::new());
         core.cache.set_capacity(64 << 10);

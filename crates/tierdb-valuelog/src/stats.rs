@@ -3,6 +3,7 @@
 use crate::core::{Core, Moving};
 use crate::storage::Appender;
 use crate::word::Place;
+use crate::write::Deleted;
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use tierdb_base::TierRole;
@@ -25,12 +26,20 @@ impl<P: Pool, D: Dir> Core<P, D> {
             ("hsit", self.hsit.memory_bytes()),
             ("validity bitmaps", flash),
             ("snapshot versions", self.versions.memory_bytes()),
+            ("deleted keys", self.deleted_bytes()),
             ("long values", self.long.memory_bytes()),
             ("reclaim buffer", appender(&self.reclaim)),
             ("rewrite buffer", appender(&self.rewrite)),
             ("value cache, second level", self.victims.memory_bytes()),
             ("value cache", self.cache.memory_bytes()),
         ]
+    }
+
+    /// Bytes of DRAM of the deleted keys that are still in the index.
+    fn deleted_bytes(&self) -> u64 {
+        let deleted = self.deleted.lock();
+        let keys: u64 = deleted.iter().map(Deleted::key_bytes).sum();
+        (deleted.capacity() * size_of::<Deleted>()) as u64 + keys
     }
 
     /// Keys that have a value: those in the index, but for deleted ones that are still there.

@@ -19,6 +19,9 @@ use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 const SHARDS: usize = 64;
+/// Room for so many chains is kept where there are fewer.
+const SPARE: usize = 64;
+
 /// A word that was replaced, and by which write. It was there since the write that replaced the one before it.
 #[derive(Clone, Copy, Debug)]
 struct Replaced {
@@ -74,6 +77,9 @@ impl Kept {
             } else {
                 *chain = left;
             }
+        }
+        if self.chains.capacity() > 4 * self.chains.len() + SPARE {
+            self.chains.shrink_to(2 * self.chains.len());
         }
     }
 
@@ -305,6 +311,17 @@ mod tests {
         assert!(versions.close(5, || {}).is_empty());
         assert_eq!((versions.find(1, 5), versions.oldest()), (Some(word(1)), 5));
         assert_eq!((versions.close(5, || {}), versions.oldest()), (vec![(1, word(1))], u64::MAX));
+    }
+
+    #[test]
+    fn memory_is_given_back_with_a_snapshot() {
+        let versions = Versions::new();
+        open(&versions, 5);
+        let before = versions.memory_bytes();
+        (0..100_000).for_each(|entry| assert!(versions.keep(entry, 6 + entry, word(entry))));
+        assert!(versions.memory_bytes() >= before + 100_000 * 56, "{}", versions.memory_bytes());
+        assert_eq!(versions.close(5, || {}).len(), 100_000);
+        assert_eq!(versions.memory_bytes(), before);
     }
 
     /// Random snapshots and writes, beside the history of every entry.

@@ -26,6 +26,9 @@ pub const INDEX_ADMIT: u64 = crate::index::ADMIT_BYTES + crate::pages::PAGE + 25
 /// one that is read. A hash of entry and seqno is the dice.
 const UNREAD_WRITES: u64 = 8;
 
+/// Room for so many deleted keys is kept where there are fewer.
+const SPARE_DELETED: usize = 64;
+
 thread_local! {
     static RECORD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
@@ -36,6 +39,13 @@ pub struct Deleted {
     pub entry: u64,
     /// The last seqno when it was put here: no snapshot from then on sees a value of the key that was there before.
     since: u64,
+}
+
+impl Deleted {
+    /// Bytes of DRAM that its key takes.
+    pub fn key_bytes(&self) -> u64 {
+        self.key.capacity() as u64
+    }
 }
 
 /// The body of a record that is to be written, and the parts it lists.
@@ -342,6 +352,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let Some(next) = deleted.pop_front_if(|next| next.since <= oldest) else { return };
             if !self.try_purge(&next.key, next.entry) {
                 deleted.push_back(Deleted { since: self.clock.last(), ..next });
+            }
+            if deleted.capacity() > 4 * deleted.len() + SPARE_DELETED {
+                let most = 2 * deleted.len();
+                deleted.shrink_to(most);
             }
         }
     }
