@@ -155,6 +155,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
 pub(crate) mod tests {
     use super::*;
     use crate::moving::Reclaim;
+    use crate::pages::{KIND_LEAF, PAGE, PageUse};
     use crate::storage::State;
     use crate::word::tag_of;
     use tierdb_base::{FailureLatch, mutant};
@@ -315,6 +316,37 @@ pub(crate) mod tests {
         core.close_snapshot(snapshot);
         assert_eq!(core.long.memory_bytes(), one);
         assert!(core.versions.is_empty() && value(core.get(b"key")) == [39; 40_000]);
+    }
+
+    /// A key whose leaf cannot be read stays in the index, and so its entry must not be given to another key.
+    #[test]
+    fn a_deleted_key_that_damage_keeps_in_the_index_is_tried_again() {
+        let core = store(&World::new());
+        core.put(b"key", b"value", Durability::Durable).expect("room");
+        let entry = core.index.get(b"key").expect("whole").expect("it was put");
+        let snapshot = core.open_snapshot();
+        core.delete(b"key", Durability::Durable).expect("deletes need no room");
+        let is_leaf = |(page, usage)| matches!(usage, PageUse::Used { kind: KIND_LEAF, .. }).then_some(page);
+        let leaf = core.pages.kinds().find_map(is_leaf).expect("the index has a leaf");
+        let damaged = (leaf * PAGE..(leaf + 1) * PAGE).step_by(8).find(|at| {
+            core.pool.store(*at, !core.pool.load(*at));
+            let is_damaged = core.index.get(b"key").is_err();
+            if !is_damaged {
+                core.pool.store(*at, !core.pool.load(*at));
+            }
+            is_damaged
+        });
+        let damaged = damaged.expect("some word of the leaf matters");
+        core.close_snapshot(snapshot);
+        for _ in 0..3 {
+            core.purge_deleted();
+            assert_eq!(core.deleted.lock().len(), 1, "it is still to be done");
+        }
+        assert!(core.image().is_none());
+        core.pool.store(damaged, !core.pool.load(damaged));
+        core.purge_deleted();
+        assert!(core.deleted.lock().is_empty() && core.index.get(b"key").expect("whole").is_none());
+        assert_eq!(core.hsit.word(entry).place(), Place::Free);
     }
 
     #[test]

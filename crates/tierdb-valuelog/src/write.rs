@@ -336,8 +336,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 self.hsit.free_later(entry, &guard);
                 true
             }
-            // The entry is another key's by now, or the index is damaged there: nothing to free.
-            Ok(false) | Err(_) => true,
+            // The entry is another key's by now: nothing to free.
+            Ok(false) => true,
+            // The index is damaged there. Its key is still in it, so the entry stays the key's.
+            Err(_) => false,
         }
     }
 
