@@ -26,7 +26,7 @@ use crate::write::Tried;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
-use tierdb_base::Result;
+use tierdb_base::{MAX_KEY_BYTES, Result};
 use tierdb_device::Dir;
 use tierdb_engine::{Durability, KeyRange, Op, WriteBatch};
 use tierdb_pmem::{Pool, Stage};
@@ -182,6 +182,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Removes the keys of `range`.
     pub fn remove_range(&self, range: &KeyRange, durability: Durability) -> Result<()> {
         self.reserve_seqnos();
+        let range = &cut(range);
         let bytes = encode_range(range);
         self.until_done(|| {
             self.heap.pool.admit(self.heap.admit_bytes(0, bytes.len()))?;
@@ -240,6 +241,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 }
 
+/// The range of the same keys whose bounds are hardly longer than a key may be: no key tells a longer bound from its first bytes, as
+/// long as these are more than a key has. So a tombstone takes a bounded room.
+fn cut(range: &KeyRange) -> KeyRange {
+    let cut =
+        |bound: &Bound<Vec<u8>>| bound.as_ref().map(|key| key[..key.len().min(MAX_KEY_BYTES + 1)].to_vec());
+    KeyRange { start: cut(&range.start), end: cut(&range.end) }
+}
+
 const UNBOUNDED: u8 = 0;
 const INCLUDED: u8 = 1;
 const EXCLUDED: u8 = 2;
@@ -290,6 +299,28 @@ mod tests {
             let bytes = encode_range(&range);
             assert_eq!(decode_range(&bytes), Some(range));
             assert_eq!(decode_range(&bytes[..bytes.len() - 1]), None);
+        }
+    }
+
+    #[test]
+    fn a_bound_that_is_cut_parts_the_keys_as_before() {
+        let key = |len: usize, last: u8| [vec![7; len - 1], vec![last]].concat();
+        let keys =
+            [key(1, 7), key(MAX_KEY_BYTES, 6), key(MAX_KEY_BYTES, 7), key(MAX_KEY_BYTES, 8), key(1, 8)];
+        let bound = vec![7; 3 * MAX_KEY_BYTES];
+        for start in [Bound::Included(bound.clone()), Bound::Excluded(bound.clone()), Bound::Unbounded] {
+            for end in [Bound::Included(bound.clone()), Bound::Excluded(bound.clone()), Bound::Unbounded] {
+                let range = KeyRange { start: start.clone(), end };
+                let cut = cut(&range);
+                assert!(
+                    encode_range(&cut).len() <= 2 * (MAX_KEY_BYTES + 6),
+                    "{} bytes",
+                    encode_range(&cut).len()
+                );
+                for key in &keys {
+                    assert_eq!(cut.contains(key), range.contains(key), "a key of {} bytes", key.len());
+                }
+            }
         }
     }
 }

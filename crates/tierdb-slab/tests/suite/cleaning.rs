@@ -29,6 +29,29 @@ fn remove(engine: &dyn Engine, from: u32, to: u32) {
     engine.delete_range(&range, Durability::Grouped).expect("room");
 }
 
+/// Bounds may be of any length. A range tombstone that kept them whole would take all the room there is, or more.
+#[test]
+fn bounds_longer_than_any_key_take_the_room_of_one() {
+    let rig = Rig::new(Sizes::tiny(), None);
+    let world = rig.empty_world();
+    let engine = rig.open(&world).expect("opens");
+    for key in [&b"a"[..], &[b'b'; 4096], b"c"] {
+        engine.put(key, b"value", Durability::Durable).expect("room");
+    }
+    engine.flush().expect("room");
+    let range = KeyRange {
+        start: Bound::Included(vec![b'b'; 1 << 20]),
+        end: Bound::Excluded([vec![b'c'], vec![0; 1 << 20]].concat()),
+    };
+    assert_eq!(engine.delete_range(&range, Durability::Durable).expect("room"), 1);
+    let killed = rig.open(&world.capture().nothing()).expect("opens");
+    for engine in [engine, killed] {
+        let has = |key: &[u8]| engine.get(key).expect("whole").is_some();
+        assert!(has(b"a") && has(&[b'b'; 4096]) && !has(b"c"));
+        assert!(engine.verify().expect("open").is_clean());
+    }
+}
+
 #[test]
 fn cleaning_ends_while_a_snapshot_is_open() {
     let sizes = Sizes { table: 16 << 10, ..Sizes::roomy() };
