@@ -69,15 +69,21 @@ impl Tracker {
             .find(|(_, now)| now & !(CLOCK | ON_FLASH) == print)
     }
 
+    /// Counts that a cell is `now` what it `was` not. Not at the moment in which it becomes so: who changes it next may be counted first.
     fn count(&self, was: u32, now: u32) {
-        if was & USED != 0 {
-            self.clocks[usize::from(clock_of(was))].fetch_sub(1, Ordering::Relaxed);
-            self.on_flash.fetch_sub(u64::from(was & ON_FLASH != 0), Ordering::Relaxed);
-        }
         if now & USED != 0 {
             self.clocks[usize::from(clock_of(now))].fetch_add(1, Ordering::Relaxed);
             self.on_flash.fetch_add(u64::from(now & ON_FLASH != 0), Ordering::Relaxed);
         }
+        if was & USED != 0 {
+            self.clocks[usize::from(clock_of(was))].fetch_sub(1, Ordering::Relaxed);
+            self.on_flash.fetch_sub(u64::from(was & ON_FLASH != 0), Ordering::Relaxed);
+        }
+    }
+
+    /// What `count` says; nothing as long as it is below that, because a key is counted that goes before it is counted that it came.
+    fn counted(count: &AtomicU64) -> u64 {
+        count.load(Ordering::Relaxed).cast_signed().max(0).cast_unsigned()
     }
 
     fn change(&self, cell: &AtomicU32, was: u32, now: u32) -> bool {
@@ -137,12 +143,12 @@ impl Tracker {
 
     /// Keys with each clock value.
     pub fn distribution(&self) -> [u64; 4] {
-        [0, 1, 2, 3].map(|clock| self.clocks[clock].load(Ordering::Relaxed))
+        self.clocks.each_ref().map(Self::counted)
     }
 
     /// Tracked keys that were last read from flash.
     pub fn on_flash(&self) -> u64 {
-        self.on_flash.load(Ordering::Relaxed)
+        Self::counted(&self.on_flash)
     }
 
     /// Keys that can be tracked.
@@ -215,6 +221,17 @@ mod tests {
         tracker.touch(hash(5), Tier::Fast);
         tracker.moved(hash(5), Tier::Flash);
         assert_eq!((tracker.popularity(hash(5)), tracker.on_flash()), (Some(3), before + 1));
+    }
+
+    #[test]
+    fn a_key_that_goes_before_it_is_counted_is_not_counted() {
+        let tracker = Tracker::new(1024);
+        let cell = USED | ON_FLASH;
+        tracker.count(cell, 0);
+        assert_eq!((tracker.distribution(), tracker.on_flash()), ([0; 4], 0));
+        tracker.count(0, cell);
+        tracker.count(0, cell);
+        assert_eq!((tracker.distribution(), tracker.on_flash()), ([1, 0, 0, 0], 1));
     }
 
     #[test]
