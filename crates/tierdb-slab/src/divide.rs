@@ -91,15 +91,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
         };
         let unbalanced = parts < wanted || largest > total / parts * 2;
         let divided_at = self.work.divided_at.load(Ordering::Relaxed);
-        if wanted > 1 && unbalanced && total >= (LEAST_KEYS * wanted).max(2 * divided_at) {
-            self.divide_again();
+        let due = wanted > 1 && unbalanced && total >= (LEAST_KEYS * wanted).max(2 * divided_at);
+        if due && self.divide_again() {
             self.work.divided_at.store(total, Ordering::Relaxed);
         }
     }
 
-    fn divide_again(&self) {
-        // Whoever works on whole partitions without the router's lock; it is done another time then.
-        let Some(_nobody) = self.work.dividing.try_write() else { return };
+    /// `false` if somebody works on whole partitions without the router's lock: it is to be done another time then.
+    fn divide_again(&self) -> bool {
+        let Some(_nobody) = self.work.dividing.try_write() else { return false };
         let mut router = self.router.write();
         self.drain_parts(&router.parts);
         let mut unsettled = Unsettled::default();
@@ -123,5 +123,27 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         divided.parts.iter().for_each(|part| part.take_over(&unsettled));
         *router = divided;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Options;
+    use crate::rig::{self, Store};
+
+    #[test]
+    fn a_division_that_came_at_the_wrong_moment_is_still_due() {
+        const POOL: u64 = 132 << 10;
+        let store = Store::new(POOL, Options { partitions: 2, ..rig::options(POOL) });
+        let core = store.core();
+        {
+            let _somebody = core.work.dividing.read();
+            (0..64).for_each(|number| store.put(&[b'k', number], 10));
+            core.divide_if_due();
+            assert_eq!(core.router.read().parts.len(), 1);
+        }
+        core.divide_if_due();
+        assert_eq!(core.router.read().parts.len(), 2);
     }
 }

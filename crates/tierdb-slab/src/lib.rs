@@ -37,6 +37,8 @@ mod read;
 mod read_trigger;
 mod record;
 mod recover;
+#[cfg(test)]
+mod rig;
 mod room;
 mod salvage;
 mod scan;

@@ -10,13 +10,13 @@ use crate::live::LiveTable;
 use crate::migrate::{Plan, Victims};
 use crate::partition::Partition;
 use crate::promote::Promotion;
+use crate::rig;
 use crate::tracker::Tier;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use tierdb_base::{FailureLatch, mutant};
-use tierdb_device::Meter;
-use tierdb_engine::{Background, Durability, Engine, FlashTier, KeyRange, Media};
+use tierdb_base::mutant;
+use tierdb_engine::{Durability, Engine, KeyRange, Media};
 use tierdb_sim::{SimDir, SimPool, World};
 
 const POOL: u64 = 132 << 10;
@@ -27,28 +27,11 @@ struct Store {
 }
 
 fn options() -> Options {
-    Options {
-        slab_bytes: 8 << 10,
-        table_bytes: 24 << 10,
-        partitions: 1,
-        levels: Some(2),
-        recovery_threads: 1,
-        background: Background::Inline,
-        ..Options::for_pool(256 << 10, POOL)
-    }
+    Options { levels: Some(2), ..rig::options(POOL) }
 }
 
 fn media(world: &World) -> Media<SimPool, SimDir> {
-    let tier =
-        FlashTier { dir: world.dir("flash0"), capacity: 1 << 20, meter: Meter::new(), emulation: None };
-    Media {
-        pool: world.pool("pool").opened().into(),
-        fast_meter: Meter::new(),
-        flash: vec![tier],
-        seed: 7,
-        latch: FailureLatch::new(),
-        mode: "simulated".into(),
-    }
+    rig::media(world, 1 << 20)
 }
 
 fn key(number: usize) -> Vec<u8> {
@@ -62,10 +45,7 @@ fn value(number: usize, version: u8) -> Vec<u8> {
 impl Store {
     /// Sixty keys, version 1 of each, in three tables or more of the second level.
     fn new() -> Self {
-        fastrand::seed(1);
-        let world = World::new();
-        world.add_pool("pool", POOL);
-        world.add_dir("flash0");
+        let world = rig::world(POOL);
         let engine = SlabStore::create(media(&world), options()).expect("an empty store");
         let store = Store { world, engine };
         (0..60).for_each(|number| store.put(number, 1));
