@@ -30,6 +30,11 @@ impl<D: Dir> OnFlash<D> {
         OnFlash { tables: state.tables.clone(), ranges: state.ranges.clone() }
     }
 
+    /// Whether no range that was removed holds `key`.
+    fn is_in_no_range(&self, key: &[u8]) -> bool {
+        !self.ranges.iter().any(|range| range.range.contains(key))
+    }
+
     /// Whether a version of `key` written with `version` was removed with a range before `seqno`.
     pub fn is_removed(&self, key: &[u8], version: Seqno, seqno: Seqno) -> bool {
         self.ranges.iter().any(|range| range.removes(key, version, seqno))
@@ -184,7 +189,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     fn search<'a>(&self, key: &'a [u8], seqno: Seqno, on_flash: &'a OnFlash<D>) -> Search<'a, D> {
-        let plain = seqno == Seqno::MAX && on_flash.ranges.is_empty() && self.lost.is_empty();
+        let plain = seqno == Seqno::MAX && on_flash.is_in_no_range(key) && self.lost.is_empty();
         Search { key, hash: hash_of(key), seqno, on_flash, plain }
     }
 

@@ -142,6 +142,32 @@ fn a_snapshot_sees_what_was_copied_and_then_replaced() {
     }
 }
 
+/// A range tombstone that a snapshot needs stays as long as that is open. Meanwhile it concerns no key but its own.
+#[test]
+fn other_keys_are_copied_and_cached_while_a_removed_range_is_kept() {
+    let (world, engine) = loaded();
+    let snapshot = engine.snapshot().expect("open");
+    let (removed, popular) = (b"key0", key(50));
+    assert!(!popular.starts_with(removed) && key(0).starts_with(removed));
+    engine.delete_range(&KeyRange::prefix(removed), Durability::Durable).expect("room");
+    for _ in 0..20 {
+        engine.get(&popular).expect("whole").expect("there");
+        assert_eq!(engine.get(&key(0)).expect("whole"), None);
+    }
+    assert_eq!(counter(&*engine, "copies_fast"), 1);
+    // With an object cache, which is asked before flash is.
+    drop((snapshot, engine));
+    let cached = Rig::new(Sizes { memory: 1 << 20, flash: vec![8 << 20], ..Sizes::tiny() }, None);
+    let engine = cached.open(&world).expect("opens");
+    let snapshot = engine.snapshot().expect("open");
+    engine.delete_range(&KeyRange::prefix(b"key1"), Durability::Durable).expect("room");
+    for _ in 0..5 {
+        engine.get(&key(51)).expect("whole").expect("there");
+    }
+    assert!(counter(&*engine, "reads_cached") >= 1);
+    drop(snapshot);
+}
+
 #[test]
 fn flash_answers_for_a_damaged_copy() {
     let (world, engine) = loaded();
