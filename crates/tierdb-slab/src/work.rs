@@ -60,7 +60,7 @@ struct State {
     want_space: bool,
     /// The largest of what writers wait for.
     wanted: Option<Need>,
-    /// Counts completed rounds, and what the last one failed with.
+    /// Counts the rounds that have made the room that was asked for before them, or have not; and what the last one failed with.
     rounds: u64,
     failed: Option<Error>,
 }
@@ -126,8 +126,11 @@ impl Work {
         self.space_made.notify_all();
     }
 
-    fn is_stopped(&self) -> bool {
-        self.state.lock().stop
+    /// Whether there is something that cannot wait for the low watermark: a writer that finds no room, the removal of what range
+    /// tombstones hide, the end.
+    fn is_called_away(&self) -> bool {
+        let state = self.state.lock();
+        state.stop || state.wanted.is_some() || self.cleaning_wanted.load(Ordering::Acquire)
     }
 }
 
@@ -180,7 +183,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    /// Makes room until the fill is below the low watermark, or nothing that is unpopular is left.
+    /// Makes room until the fill is below the low watermark, or nothing that is unpopular is left, or something else is more urgent.
     ///
     /// Copies cost nothing to drop, and a migration costs the less for each key the more dirty ones there are in a range. So a
     /// table is rewritten if that is worth it, and before that copies go. But what is dirty and unpopular must not keep
@@ -190,7 +193,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// As [`Core::migrate`].
     pub fn migrate_to_low(&self) -> Result<()> {
         let work = &self.work;
-        while self.is_over(self.options.low_pct) && !work.is_stopped() {
+        while self.is_over(self.options.low_pct) && !work.is_called_away() {
             if work.over_memory.load(Ordering::Relaxed) {
                 self.settle_memory();
             }
@@ -368,11 +371,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
             if state.stop {
                 return Err(Error::invalid("the store is closed"));
             }
+            // However it came, and before others have taken it.
+            if self.has_room(need) {
+                return Ok(());
+            }
             // The round that was running when we asked may not have seen us; the one after it did.
             if state.rounds >= asked_in + 2 {
-                // What failed may have been another one's need.
-                let failed = state.failed.clone().filter(|_| !self.has_room(need));
-                return failed.map_or(Ok(()), Err);
+                return state.failed.clone().map_or(Ok(()), Err);
             }
             state.wanted = Some(state.wanted.take().unwrap_or_default().or(need.clone()));
             state.want_space = true;
@@ -399,18 +404,20 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 let _ = self.clean_ranges();
             }
             let freed = wanted.as_ref().map(|need| self.free_up(need));
+            {
+                let mut state = self.work.state.lock();
+                state.rounds += 1;
+                if let Some(freed) = freed {
+                    state.failed = freed.err();
+                }
+                self.work.space_made.notify_all();
+            }
             // A full flash tier is reported to the writer that needs the room, not here.
             let _ = self.migrate_to_low();
             if self.read_trigger.is_active() {
                 let _ = self.promote_round();
             }
             self.settle_memory();
-            let mut state = self.work.state.lock();
-            state.rounds += 1;
-            if let Some(freed) = freed {
-                state.failed = freed.err();
-            }
-            self.work.space_made.notify_all();
         }
     }
 
@@ -481,4 +488,56 @@ pub fn start<P: Pool, D: Dir>(core: &Arc<Core<P, D>>) -> Result<Threads> {
         (false, false) => &jobs[..2],
     };
     Threads::start(core, needed, |core| core.work.stop())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Options;
+    use crate::rig::{self, Store};
+    use crate::slabs::Purpose;
+
+    const POOL: u64 = 132 << 10;
+
+    /// A store with `keys` keys on the fast tier, a few of which are more than it is to be filled with.
+    fn filled(keys: u8) -> Store {
+        let store = Store::new(POOL, Options { high_pct: 99, low_pct: 5, ..rig::options(POOL) });
+        (0..keys).for_each(|number| store.put(&[b'k', number], 700));
+        assert!(store.core().is_over(5) && !store.core().is_over(80));
+        store
+    }
+
+    fn need(store: &Store, len: usize) -> Need {
+        let mut need = Need::default();
+        need.add(8, len, Purpose::Value, store.core().heap.slabs.largest());
+        need
+    }
+
+    #[test]
+    fn a_writer_goes_on_as_soon_as_there_is_room() {
+        let store = filled(30);
+        let (core, need) = (store.core(), need(&store, 700));
+        let waited = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| core.wait_for_space(&need));
+            let given_up = Instant::now() + Duration::from_secs(5);
+            while !writer.is_finished() && Instant::now() < given_up {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            core.work.stop();
+            writer.join().expect("no panic")
+        });
+        waited.expect("there is room, though no round ends");
+    }
+
+    #[test]
+    fn who_waits_comes_before_the_low_watermark() {
+        let store = filled(30);
+        let core = store.core();
+        core.work.state.lock().wanted = Some(need(&store, 700));
+        core.migrate_to_low().expect("nothing to do");
+        assert_eq!(core.counters.migrations.get(), 0);
+        core.work.state.lock().wanted = None;
+        core.migrate_to_low().expect("room on flash");
+        assert!(core.counters.migrations.get() > 0);
+    }
 }
