@@ -28,6 +28,8 @@ const LAST_PCT: u8 = 99;
 const SPENT_PACE: Duration = Duration::from_millis(10);
 /// Keys that may be rewritten for each that was promoted, to make room for more, whatever a migration yields.
 const REWRITTEN: u64 = 4;
+/// Time after which what range tombstones hide is tried to be removed again.
+const CLEAN_AGAIN: Duration = Duration::from_secs(1);
 /// Longest time for which a writer is held back when little is free.
 const PACE: Duration = Duration::from_micros(500);
 
@@ -39,7 +41,8 @@ pub struct Work {
     space_made: Condvar,
     upkeep: Wakeup,
     commit: Wakeup,
-    cleaning_wanted: AtomicBool,
+    /// From when on what range tombstones hide is to be removed, if there may be any.
+    cleaning_from: Mutex<Option<Instant>>,
     /// Held by whoever removes what range tombstones hide.
     pub cleaning: Mutex<()>,
     /// Held by whoever empties slabs.
@@ -75,7 +78,7 @@ impl Work {
             space_made: Condvar::new(),
             upkeep: Wakeup::default(),
             commit: Wakeup::default(),
-            cleaning_wanted: AtomicBool::new(false),
+            cleaning_from: Mutex::default(),
             cleaning: Mutex::new(()),
             tidying: Mutex::new(()),
             dividing: RwLock::new(()),
@@ -101,7 +104,7 @@ impl Work {
 
     /// A range was removed, or a snapshot is gone that saw one.
     pub fn want_cleaning(&self) {
-        self.cleaning_wanted.store(true, Ordering::Release);
+        *self.cleaning_from.lock() = Some(Instant::now());
         if !self.is_inline() {
             self.want_space();
         }
@@ -125,13 +128,6 @@ impl Work {
         self.space_wanted.notify_all();
         self.space_made.notify_all();
     }
-
-    /// Whether there is something that cannot wait for the low watermark: a writer that finds no room, the removal of what range
-    /// tombstones hide, the end.
-    fn is_called_away(&self) -> bool {
-        let state = self.state.lock();
-        state.stop || state.wanted.is_some() || self.cleaning_wanted.load(Ordering::Acquire)
-    }
 }
 
 impl<P: Pool, D: Dir> Core<P, D> {
@@ -151,6 +147,30 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.is_over(self.options.low_pct) && self.flash.is_spent() && !self.is_over(LAST_PCT)
     }
 
+    /// Whether what range tombstones hide is to be removed now.
+    fn is_cleaning_due(&self) -> bool {
+        let from = *self.work.cleaning_from.lock();
+        from.is_some_and(|from| from <= Instant::now())
+    }
+
+    /// Removes it if that is due. If it fails, it is due again, but not at once: what hinders it may last.
+    fn clean_if_due(&self) {
+        if !self.is_cleaning_due() {
+            return;
+        }
+        *self.work.cleaning_from.lock() = None;
+        if self.clean_ranges().is_err() {
+            self.work.cleaning_from.lock().get_or_insert(Instant::now() + CLEAN_AGAIN);
+        }
+    }
+
+    /// Whether there is something for the background thread that does not wait for the low watermark: a writer that finds no room, what
+    /// range tombstones hide, the end.
+    fn is_called_away(&self) -> bool {
+        let state = self.work.state.lock();
+        state.stop || state.wanted.is_some() || !self.work.is_inline() && self.is_cleaning_due()
+    }
+
     /// After a write: migration starts at the high watermark, and writers are held back the more the less is free.
     pub fn after_write(&self) {
         if self.ordered {
@@ -159,12 +179,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if fastrand::u32(..LOOK_AGAIN) == 0 {
             self.settle_memory();
             self.divide_if_due();
+            if self.is_cleaning_due() {
+                self.work.want_space();
+            }
         }
         if self.work.is_inline() {
-            if self.work.cleaning_wanted.swap(false, Ordering::AcqRel) {
-                // What fails here is met again by the reads or writes that need it.
-                let _ = self.clean_ranges();
-            }
+            self.clean_if_due();
             if self.is_over(self.options.high_pct) {
                 let _ = self.migrate_to_low();
             }
@@ -193,7 +213,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// As [`Core::migrate`].
     pub fn migrate_to_low(&self) -> Result<()> {
         let work = &self.work;
-        while self.is_over(self.options.low_pct) && !work.is_called_away() {
+        while self.is_over(self.options.low_pct) && !self.is_called_away() {
             if work.over_memory.load(Ordering::Relaxed) {
                 self.settle_memory();
             }
@@ -399,10 +419,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 state.want_space = false;
                 state.wanted.take()
             };
-            if self.work.cleaning_wanted.swap(false, Ordering::AcqRel) {
-                // What hinders it is met again by who needs the room.
-                let _ = self.clean_ranges();
-            }
+            self.clean_if_due();
             let freed = wanted.as_ref().map(|need| self.free_up(need));
             {
                 let mut state = self.work.state.lock();
@@ -496,6 +513,7 @@ mod tests {
     use crate::config::Options;
     use crate::rig::{self, Store};
     use crate::slabs::Purpose;
+    use tierdb_engine::{Durability, Engine, KeyRange};
 
     const POOL: u64 = 132 << 10;
 
@@ -513,13 +531,41 @@ mod tests {
         need
     }
 
+    /// A store with sixty keys on flash, of which some are removed with a range, and not from their table yet.
+    fn with_removed_range(options: Options) -> Store {
+        let store = Store::new(POOL, options);
+        (0..60).for_each(|number| store.put(&[b'k', number], 700));
+        store.engine.flush().expect("room");
+        let range = KeyRange::half_open([b'k', 3], [b'k', 9]);
+        store.engine.delete_range(&range, Durability::Durable).expect("room");
+        assert_eq!(store.part().read().ranges.len(), 1);
+        store
+    }
+
+    #[test]
+    fn a_cleaning_that_failed_is_tried_again() {
+        let store = with_removed_range(rig::options(POOL));
+        let is_cleaned = || store.part().read().ranges.is_empty();
+        store.world.dir("flash0").set_capacity(Some(0));
+        store.put(b"other", 10);
+        assert!(!is_cleaned(), "flash is full");
+        store.world.dir("flash0").set_capacity(None);
+        let given_up = Instant::now() + Duration::from_secs(60);
+        while !is_cleaned() {
+            assert!(Instant::now() < given_up, "nothing tries again");
+            store.put(b"other", 10);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(store.engine.get(&[b'k', 9]).expect("whole").is_some());
+    }
+
     #[test]
     fn a_writer_goes_on_as_soon_as_there_is_room() {
         let store = filled(30);
         let (core, need) = (store.core(), need(&store, 700));
         let waited = std::thread::scope(|scope| {
             let writer = scope.spawn(|| core.wait_for_space(&need));
-            let given_up = Instant::now() + Duration::from_secs(5);
+            let given_up = Instant::now() + Duration::from_secs(60);
             while !writer.is_finished() && Instant::now() < given_up {
                 std::thread::sleep(Duration::from_millis(1));
             }
