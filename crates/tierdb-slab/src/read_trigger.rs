@@ -158,8 +158,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// Migrates the table with the most reads of popular keys, in the partition where it is. `false` if there is none
-    /// with so many that it is worth it.
+    /// with so many that it is worth it, or no more may be written to flash.
     pub fn promote_round(&self) -> Result<bool> {
+        if self.flash.is_spent() {
+            return Ok(false);
+        }
         let _parts = self.work.dividing.read();
         let parts = self.router.read().parts.clone();
         let mut best: Option<Candidate<D>> = None;
