@@ -228,7 +228,7 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
     fn fast_entries(&self, state: &State<D>, range: &KeyRange, seqno: Seqno) -> Result<(Vec<Fast>, bool)> {
         let Some(bounds) = bounds(range) else { return Ok((Vec::new(), true)) };
         let mut current = state.index.range::<[u8], _>(bounds).map(|(key, _)| key);
-        let mut old = state.old.range::<[u8], _>(bounds).map(|(key, _)| key);
+        let mut old = state.old.keys(bounds);
         let mut next_current = || if self.reverse { current.next_back() } else { current.next() };
         let mut next_old = || if self.reverse { old.next_back() } else { old.next() };
         let (mut one, mut other) = (next_current(), next_old());

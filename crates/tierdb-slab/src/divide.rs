@@ -113,13 +113,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
             newest.extend(std::mem::take(&mut state.index));
             tables.extend(state.tables.tables().cloned());
             ranges.extend(state.ranges.drain(..).map(|range| (range.seqno, range)));
-            old.extend(std::mem::take(&mut state.old));
+            old.extend(std::mem::take(&mut state.old).into_versions());
             state.tables = Arc::new(Levels::new(Vec::new()));
             state.forget_counts();
         }
         let divided = divide(newest, tables, ranges.into_values().collect(), self.options.partitions);
-        for (key, versions) in old {
-            divided.part_of(&key).write().old.insert(key, versions);
+        for (key, version) in old {
+            divided.part_of(&key).write().old.insert(key, version);
         }
         divided.parts.iter().for_each(|part| part.take_over(&unsettled));
         *router = divided;

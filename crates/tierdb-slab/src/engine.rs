@@ -3,8 +3,8 @@
 use crate::config::Options;
 use crate::core::Core;
 use crate::cursor::StoreCursor;
+use crate::partition::RangeTombstone;
 use crate::recover;
-use crate::snapshots;
 use crate::work;
 use std::sync::Arc;
 use tierdb_base::{Result, check_key};
@@ -94,20 +94,20 @@ impl<P: Pool, D: Dir> Drop for Pin<P, D> {
             return;
         }
         let router = core.router.read();
-        let mut has_ranges = false;
+        let open = core.snapshots.list();
         for part in &router.parts {
-            let state = part.read();
-            has_ranges |= !state.ranges.is_empty();
-            if state.old.is_empty() {
+            if !part.read().old.concerns(self.seqno, open.is_empty()) {
                 continue;
             }
-            drop(state);
             let mut state = part.write();
             // Under the lock, so that a version that a later snapshot sees is not taken for an unneeded one.
-            let open = core.snapshots.list();
-            state.prune_old(|seqno, by| snapshots::sees(&open, seqno, by));
+            state.prune_old(self.seqno, &core.snapshots.list());
         }
-        if has_ranges {
+        // Ranges that this one saw, and no other one that is open.
+        let freed = |range: &Arc<RangeTombstone>| {
+            range.seqno > self.seqno && open.first().is_none_or(|oldest| range.seqno <= *oldest)
+        };
+        if router.parts.iter().any(|part| part.read().ranges.iter().any(freed)) {
             core.work.want_cleaning();
         }
     }

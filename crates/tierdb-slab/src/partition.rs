@@ -9,6 +9,7 @@
 //!    never leaves an older version of a key on the fast tier without the newer one, wherever that went.
 
 use crate::heap::{Heap, Slots};
+use crate::kept::Kept;
 use crate::key::{Key, apart_bytes};
 use crate::levels::Levels;
 use crate::promote::Hand;
@@ -82,15 +83,6 @@ impl Entry {
     }
 }
 
-/// A version that was replaced while a snapshot sees it.
-pub struct Old {
-    /// The version.
-    pub entry: Entry,
-    /// The write that replaced it.
-    pub by: Seqno,
-    slots: Slots,
-}
-
 /// A version that was replaced, whose word may still say *live* on media.
 struct Retired {
     slots: Slots,
@@ -123,8 +115,8 @@ pub struct State<D: Dir> {
     pub key_bytes: u64,
     /// Tombstones in `index`.
     pub tombstones: u64,
-    /// Versions for snapshots, oldest first.
-    pub old: BTreeMap<Key, Vec<Old>>,
+    /// Versions for snapshots.
+    pub old: Kept,
     retired: Vec<Retired>,
     /// Slots that are free once the migration at work is done: it may still read them.
     limbo: Vec<Slots>,
@@ -167,7 +159,7 @@ impl<D: Dir> Partition<D> {
                 index: BTreeMap::new(),
                 key_bytes: 0,
                 tombstones: 0,
-                old: BTreeMap::new(),
+                old: Kept::default(),
                 retired: Vec::new(),
                 limbo: Vec::new(),
                 copies: 0,
@@ -368,7 +360,7 @@ impl<D: Dir> State<D> {
     pub fn retire<P: Pool>(&mut self, heap: &Heap<P>, key: &[u8], entry: Entry, by: Seqno, keep: bool) {
         let slots = Self::slots_of(heap, entry);
         if keep {
-            self.old.entry(key.into()).or_default().push(Old { entry, by, slots: slots.clone() });
+            self.old.add(key, entry, by, slots.clone());
         }
         self.retired.push(Retired { slots, hold: keep });
     }
@@ -377,23 +369,17 @@ impl<D: Dir> State<D> {
     pub fn retire_freed<P: Pool>(&mut self, heap: &Heap<P>, key: &[u8], entry: Entry, by: Seqno, keep: bool) {
         let slots = Self::slots_of(heap, entry);
         if keep {
-            self.old.entry(key.into()).or_default().push(Old { entry, by, slots });
+            self.old.add(key, entry, by, slots);
         } else {
             self.release(heap, slots);
         }
     }
 
-    /// Forgets the versions that are not `needed`: asked with the seqno of a version, and of what replaced it.
-    pub fn prune_old(&mut self, needed: impl Fn(Seqno, Seqno) -> bool) {
-        let retired = &mut self.retired;
-        self.old.retain(|_, versions| {
-            let keep = |old: &Old| needed(old.entry.seqno, old.by);
-            for old in versions.extract_if(.., |old| !keep(old)) {
-                // The word is staged once more: this slot's first turn may not have come yet.
-                retired.push(Retired { slots: old.slots, hold: false });
-            }
-            !versions.is_empty()
-        });
+    /// The snapshot at `closed` has gone, and those at `open` are left: gives up the versions that nobody needs any more.
+    pub fn prune_old(&mut self, closed: Seqno, open: &[Seqno]) {
+        let released = self.old.release(closed, open).into_iter();
+        // The words are staged once more: these slots' first turn may not have come yet.
+        self.retired.extend(released.map(|slots| Retired { slots, hold: false }));
     }
 
     /// Whether slots wait for their words to be free on media.
@@ -406,8 +392,7 @@ impl<D: Dir> State<D> {
         if let Some(entry) = self.index.get(key).filter(|entry| entry.seqno <= seqno) {
             return Some(*entry);
         }
-        let versions = self.old.get(key)?;
-        versions.iter().find(|old| old.entry.seqno <= seqno && seqno < old.by).map(|old| old.entry)
+        self.old.version_at(key, seqno)
     }
 
     /// Whether the tables that may hold the version of a clean copy of `key` can be read, as far as is known.

@@ -561,6 +561,22 @@ mod tests {
     }
 
     #[test]
+    fn a_snapshot_that_kept_no_range_asks_for_no_cleaning() {
+        let store = with_removed_range(rig::options(POOL));
+        let core = store.core();
+        store.put(b"other", 10);
+        let backup = store.engine.snapshot().expect("open");
+        let range = KeyRange::half_open([b'k', 20], [b'k', 25]);
+        store.engine.delete_range(&range, Durability::Durable).expect("room");
+        store.put(b"other", 10);
+        assert!(!store.part().read().ranges.is_empty() && !core.is_cleaning_due());
+        drop(store.engine.snapshot().expect("open"));
+        assert!(!core.is_cleaning_due());
+        drop(backup);
+        assert!(core.is_cleaning_due());
+    }
+
+    #[test]
     fn what_can_wait_does_not_exceed_the_write_budget() {
         let store = with_removed_range(Options { flash_bytes_per_day: vec![Some(1)], ..rig::options(POOL) });
         let core = store.core();
