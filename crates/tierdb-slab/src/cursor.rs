@@ -20,6 +20,8 @@ use tierdb_table::{Direction, Merge, ReadAhead, Source, Visible};
 /// Versions on the fast tier that the first stretch takes; doubled up to the most with each.
 const FIRST_FAST: usize = 8;
 const MOST_FAST: usize = 256;
+/// Keys that it looks at for these at the most: an old snapshot may see none of many.
+const MOST_LOOKED_AT: usize = 4096;
 /// Bytes of values after which it takes no more.
 const FAST_BYTES: usize = 1 << 20;
 /// How much of a table is read at first.
@@ -188,7 +190,8 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         };
         let state = part.read();
         let unsettled = part.any_unsettled();
-        let (fast, whole) = self.fast_entries(&state, &inside, seqno)?;
+        let (fast, last) = self.fast_entries(&state, &inside, seqno)?;
+        let last = last.map(<[u8]>::to_vec);
         let on_flash = OnFlash::of(&state);
         drop(state);
         drop(router);
@@ -196,8 +199,6 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
             self.core.heap.pool.wait(self.core.heap.pool.lsn())?;
         }
         self.most_fast = (self.most_fast * 2).min(MOST_FAST);
-        // What was taken of the fast tier ends here.
-        let last = fast.last().filter(|_| !whole).map(|fast| fast.key.clone());
         let (mut reach, mut behind) = (inside, None);
         match (last, border, self.reverse) {
             (Some(last), _, false) => {
@@ -224,9 +225,15 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         Ok(Stretch { fast, flash, given: true, on_flash, reverse: self.reverse, rest: behind })
     }
 
-    /// What the snapshot sees of the next keys on the fast tier, and whether these are all in `range`.
-    fn fast_entries(&self, state: &State<D>, range: &KeyRange, seqno: Seqno) -> Result<(Vec<Fast>, bool)> {
-        let Some(bounds) = bounds(range) else { return Ok((Vec::new(), true)) };
+    /// What the snapshot sees of the next keys on the fast tier, and the last key that was looked at; none if these are all in
+    /// `range`.
+    fn fast_entries<'s>(
+        &self,
+        state: &'s State<D>,
+        range: &'s KeyRange,
+        seqno: Seqno,
+    ) -> Result<(Vec<Fast>, Option<&'s [u8]>)> {
+        let Some(bounds) = bounds(range) else { return Ok((Vec::new(), None)) };
         let mut current = state.index.range::<[u8], _>(bounds).map(|(key, _)| key);
         let mut old = state.old.keys(bounds);
         let mut next_current = || if self.reverse { current.next_back() } else { current.next() };
@@ -234,15 +241,16 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         let (mut one, mut other) = (next_current(), next_old());
         let mut found: Vec<Fast> = Vec::new();
         let mut bytes = 0;
+        let (mut last, mut looked_at) = (None, 0);
         loop {
             let key = match (one, other) {
-                (None, None) => return Ok((found, true)),
+                (None, None) => return Ok((found, None)),
                 (Some(key), None) | (None, Some(key)) => key,
                 (Some(one), Some(other)) if self.reverse => one.max(other),
                 (Some(one), Some(other)) => one.min(other),
             };
-            if found.len() >= self.most_fast || bytes >= FAST_BYTES {
-                return Ok((found, false));
+            if found.len() >= self.most_fast || bytes >= FAST_BYTES || looked_at >= MOST_LOOKED_AT {
+                return Ok((found, last));
             }
             if let Some(entry) = state.version_at(key, seqno) {
                 let value = if entry.is_tombstone() {
@@ -253,13 +261,15 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
                     match self.core.value_of(state, key, entry) {
                         Ok(value) => Some(Some(value)),
                         // What comes before it is given first.
-                        Err(_) if !found.is_empty() => return Ok((found, false)),
+                        Err(_) if last.is_some() => return Ok((found, last)),
                         Err(error) => return Err(error),
                     }
                 };
                 bytes += value.as_ref().and_then(Option::as_ref).map_or(0, |value| value.len());
                 found.push(Fast { key: key.to_vec(), value });
             }
+            last = Some(&**key);
+            looked_at += 1;
             let (used_one, used_other) = (one == Some(key), other == Some(key));
             if used_one {
                 one = next_current();
@@ -328,5 +338,53 @@ impl<P: Pool, D: Dir> Cursor for StoreCursor<'_, P, D> {
 
     fn seek_to_last(&mut self) {
         self.move_to(At::End);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Options;
+    use crate::rig::{self, Store};
+    use tierdb_engine::Engine;
+
+    const POOL: u64 = 2 << 20;
+    const LATER: u16 = 10_000;
+
+    #[test]
+    fn an_old_snapshot_does_not_look_at_all_that_is_newer_at_once() {
+        let store = Store::new(POOL, Options { memory: 16 << 20, ..rig::options(POOL) });
+        let key = |number: u16| number.to_be_bytes().to_vec();
+        let early: Vec<Vec<u8>> = (0..LATER).step_by(400).map(key).collect();
+        // Half of them on flash.
+        early.iter().step_by(2).for_each(|key| store.put(key, 10));
+        store.engine.flush().expect("room");
+        early.iter().skip(1).step_by(2).for_each(|key| store.put(key, 10));
+        let snapshot = store.engine.snapshot().expect("open");
+        (0..LATER).for_each(|number| store.put(&key(number), 10));
+        assert_eq!(store.part().read().index.len(), usize::from(LATER));
+        let mut cursor = StoreCursor::new(store.core(), KeyRange::all(), snapshot);
+        cursor.most_fast = MOST_FAST;
+        for reverse in [false, true] {
+            cursor.reverse = reverse;
+            let stretch = cursor.stretch(&KeyRange::all()).expect("whole");
+            let most = MOST_LOOKED_AT as u16;
+            let rest = if reverse {
+                KeyRange { start: Bound::Unbounded, end: Bound::Excluded(key(LATER - most)) }
+            } else {
+                KeyRange { start: Bound::Excluded(key(most - 1)), end: Bound::Unbounded }
+            };
+            assert_eq!(stretch.rest, Some(rest));
+        }
+        let mut found = Vec::new();
+        cursor.seek_to_first();
+        while let Some((key, _)) = cursor.next().expect("whole") {
+            found.push(key);
+        }
+        assert_eq!(found, early);
+        while let Some((key, _)) = cursor.prev().expect("whole") {
+            assert_eq!(Some(key), found.pop());
+        }
+        assert!(found.is_empty());
     }
 }
