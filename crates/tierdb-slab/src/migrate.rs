@@ -321,7 +321,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
                 Victims::None => false,
             };
-            if entry.is_clean() {
+            if entry.is_clean() || entry.is_stuck() {
                 Fate::Stays
             } else if leaves {
                 Fate::Leaves
@@ -485,7 +485,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(merged.promotions)
     }
 
-    /// Frees the slots of those victims whose version is still the newest, or marks them as clean copies.
+    /// Frees the slots of those victims whose version is still the newest, or marks them as clean copies. Those that are `damaged` are
+    /// left out from now on: a table that is rewritten for them gains nothing.
     pub fn free_victims(&self, part: &Partition<D>, victims: &[Victim], damaged: &HashSet<Key>) -> Migrated {
         let heap = &self.heap;
         let mut migrated = Migrated::default();
@@ -498,7 +499,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let mut stage = Stage::new(&*heap.pool);
             let mut freed = Vec::new();
             for Victim { key, entry, stays } in victims {
-                if state.index.get(key) != Some(entry) || damaged.contains(key) {
+                if state.index.get(key) != Some(entry) {
+                    continue;
+                }
+                if damaged.contains(key) {
+                    state.mark_unreadable(key, *entry);
                     continue;
                 }
                 if *stays {

@@ -36,7 +36,8 @@ const TOMBSTONE: u64 = 1 << 63;
 const LONG: u64 = 1 << 62;
 const CLEAN: u64 = 1 << 61;
 const DOUBTFUL: u64 = 1 << 60;
-const PLACE: u64 = DOUBTFUL - 1;
+const UNREADABLE: u64 = 1 << 59;
+const PLACE: u64 = UNREADABLE - 1;
 
 impl Entry {
     /// A version in the slot at byte `at`.
@@ -75,6 +76,11 @@ impl Entry {
     /// Whether it cannot be read because of damage that was found when the store was opened.
     pub fn is_doubtful(self) -> bool {
         self.place & DOUBTFUL != 0
+    }
+
+    /// Whether it stays where it is, whatever is migrated: it is doubtful, or a migration could not read it.
+    pub fn is_stuck(self) -> bool {
+        self.place & (DOUBTFUL | UNREADABLE) != 0
     }
 
     /// Whether flash has the same version.
@@ -344,6 +350,13 @@ impl<D: Dir> State<D> {
                 true
             }
             _ => false,
+        }
+    }
+
+    /// A migration could not read the version `entry` of `key`, which is still the newest: none tries it again.
+    pub fn mark_unreadable(&mut self, key: &[u8], entry: Entry) {
+        if let Some(current) = self.index.get_mut(key).filter(|current| **current == entry) {
+            current.place |= UNREADABLE;
         }
     }
 

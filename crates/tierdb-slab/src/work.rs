@@ -289,20 +289,21 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut parts: Vec<(usize, Arc<Partition<D>>)> =
             self.router.read().parts.iter().map(|part| (part.read().dirty(), part.clone())).collect();
         parts.sort_by_key(|(keys, _)| std::cmp::Reverse(*keys));
-        let mut failed = None;
+        let (mut failed, mut entries) = (None, 0);
         for (_, part) in parts {
             let _migration = part.migration.lock();
             let Some((_, plan)) = self.choose(&part, victims).filter(|(score, _)| *score >= least) else {
                 continue;
             };
             match self.migrate_or_mark(&part, &plan, victims, victims == Victims::Unpopular) {
-                Ok(done) if done.keys > 0 => return Ok(done),
-                Ok(_) => {}
+                Ok(done) if done.keys > 0 => return Ok(Migrated { entries: entries + done.entries, ..done }),
+                // What was rewritten for nothing was rewritten, too.
+                Ok(done) => entries += done.entries,
                 Err(error) if error.kind() == ErrorKind::NoSpace => failed = Some(error),
                 Err(error) => return Err(error),
             }
         }
-        failed.map_or(Ok(Migrated::default()), Err)
+        failed.map_or(Ok(Migrated { entries, ..Migrated::default() }), Err)
     }
 
     fn has_room(&self, need: &Need) -> bool {

@@ -5,8 +5,9 @@
 //! damaged in every way that `harm` has; each opened, read in three ways, verified, and a part of them
 //! written to, emptied into flash, collected and opened again.
 
-use crate::base::base;
-use tierdb_engine::conformance::harm::surveys;
+use crate::base::{self, base};
+use tierdb_engine::conformance::harm::crafted::{Store, find, value};
+use tierdb_engine::conformance::harm::{Rig, surveys};
 
 /// Damaged stores that each test opens at least: 106,500 in all.
 const METADATA: u64 = 18_500;
@@ -72,4 +73,41 @@ fn an_older_fast_tier_gives_nothing_that_never_was() {
     for logged in [false, true] {
         surveys::older_fast_tier(&base(logged), true);
     }
+}
+
+/// What cannot be read stays on the fast tier. No table is rewritten for it more than once, and what lies beside it goes to flash.
+#[test]
+fn a_damaged_record_is_not_merged_again_and_again() {
+    const HEADER: u64 = 40;
+    let store = Store::new(Rig::new(base::sizes(1 << 20), None));
+    for number in 0..40 {
+        store.put(&format!("key{number:02}"), &value("old", 300));
+    }
+    store.flush();
+    store.put("key07", b"newer");
+    let key_at = find(&store.world, "pool", 4096, b"key07newer");
+    store.world.flip_bit("pool", key_at + 6, 3);
+    store.flush();
+    let written = store.counter("tables_written");
+    for _ in 0..3 {
+        store.flush();
+    }
+    assert_eq!(store.counter("tables_written"), written);
+    store.is_damaged("key07").expect("no other value");
+    store.put("key08", b"newer");
+    store.flush();
+    assert_eq!(store.counter("keys_fast"), 1);
+    // The same where it is known from the start, because its head is damaged.
+    for byte in [24, 25] {
+        store.world.flip_bit("pool", key_at - HEADER + byte, 3);
+    }
+    let store = store.reopened();
+    store.flush();
+    assert_eq!(store.counter("tables_written"), 0);
+    store.is_damaged("key07").expect("no other value");
+    store.put("key07", b"whole");
+    store.flush();
+    assert_eq!(store.counter("keys_fast"), 0);
+    store.has("key07", b"whole").expect("what was written last");
+    store.has("key08", b"newer").expect("what lay beside it");
 }
