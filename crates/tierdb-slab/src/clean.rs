@@ -32,10 +32,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let _cleaning = self.work.cleaning.lock();
         let _parts = self.work.dividing.read();
         let parts = self.router.read().parts.clone();
-        // In this order: a snapshot that opens from here on sees what was removed up to `last`. What is removed later waits for
-        // the next cleaning: a snapshot may be older than that, and then a table would be rewritten and still hold it.
-        let last = self.clock.last();
-        let oldest = self.snapshots.list().first().copied().unwrap_or(last);
+        // What is removed later waits for the next cleaning: a snapshot may be older than that, and then a table would be rewritten
+        // and still hold it.
+        let oldest = self.oldest_snapshot();
         let mut wanted: Vec<Arc<RangeTombstone>> = Vec::new();
         let done = parts.iter().try_for_each(|part| self.clean_part(part, oldest, &mut wanted));
         // Of those before one that failed, too: the next cleaning does not find what they have forgotten.

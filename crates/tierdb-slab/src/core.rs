@@ -18,7 +18,7 @@ use crate::work::Work;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tierdb_base::checksum;
+use tierdb_base::{Seqno, checksum};
 use tierdb_device::{Dir, Meter};
 use tierdb_engine::{Gate, Latencies};
 use tierdb_pmem::{PersistenceDomain, Pool, seal};
@@ -86,6 +86,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Whether the pool's flushes reach media in their order.
     pub fn is_ordered(pool: &P) -> bool {
         pool.domain() == PersistenceDomain::Logged
+    }
+
+    /// The oldest snapshot that is open, or that may be opened from now on.
+    pub fn oldest_snapshot(&self) -> Seqno {
+        // In this order: a snapshot that opens meanwhile sees this write.
+        let last = self.clock.last();
+        self.snapshots.list().first().copied().unwrap_or(last)
     }
 
     /// Makes sure that the next seqnos lie below the persistent limit.

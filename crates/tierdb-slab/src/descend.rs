@@ -1,4 +1,4 @@
-//! What moves tables to the next level, and joins small ones.
+//! What moves tables to the next level, joins small ones, and takes out of them what was replaced.
 //!
 //! A level that is larger than it may be gives a table to the next one: the table for which the least has to be rewritten there. The
 //! merge is a migration without victims, so what a crash leaves of it is what [`crate::migrate`] says: one group makes the new tables
@@ -8,11 +8,12 @@
 use crate::core::Core;
 use crate::flash::Limit;
 use crate::levels::{FIRST, Level, Levels};
+use crate::live::LiveTable;
 use crate::migrate::{Migrated, Plan, Victims};
 use crate::partition::{Partition, State};
 use std::ops::Bound;
 use std::sync::Arc;
-use tierdb_base::Result;
+use tierdb_base::{ErrorKind, Result, Seqno};
 use tierdb_device::Dir;
 use tierdb_engine::KeyRange;
 use tierdb_pmem::{Pool, Stage};
@@ -88,14 +89,55 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(())
     }
 
-    /// Flash is full: moves tables down until some room was gained. `false` if none was.
+    /// Rewrites the table of which the largest share are versions that were replaced, of those that may have some which nobody needs, since
+    /// the oldest snapshot is one at `oldest`. `None` if there is none.
+    fn rewrite_replaced(&self, oldest: Seqno) -> Result<Option<Migrated>> {
+        let _parts = self.work.dividing.read();
+        let parts = self.router.read().parts.clone();
+        let mut best: Option<(f64, _, Arc<LiveTable<D>>)> = None;
+        for part in &parts {
+            let tables = part.read().tables.clone();
+            for table in
+                tables.tables().filter(|table| !table.is_damaged() && table.may_hold_replaced(oldest))
+            {
+                let newest = table.footer().keys as f64 / table.footer().entries as f64;
+                if best.as_ref().is_none_or(|(least, ..)| newest < *least) {
+                    best = Some((newest, part, table.clone()));
+                }
+            }
+        }
+        let Some((_, part, table)) = best else { return Ok(None) };
+        let _migration = part.migration.lock();
+        let plan = Plan::of_live(&part.read().tables, &table);
+        // Where it is gone, another migration has rewritten it.
+        plan.map_or(Ok(Migrated::default()), |plan| self.migrate_or_mark(part, &plan, Victims::None, false))
+            .map(Some)
+    }
+
+    /// Takes out of all tables what was replaced, and no snapshot needs.
+    ///
+    /// # Errors
+    /// As [`Core::migrate`].
+    pub fn drop_replaced(&self) -> Result<()> {
+        let oldest = self.oldest_snapshot();
+        while self.rewrite_replaced(oldest)?.is_some() {}
+        Ok(())
+    }
+
+    /// Flash is full: rewrites tables that hold what was replaced, or moves some down, until some room was gained. `false` if none was.
     ///
     /// # Errors
     /// As [`Core::migrate`].
     pub fn squeeze(&self) -> Result<bool> {
         let mut fruitless = 0;
         while fruitless < FRUITLESS {
-            match self.descend(Down::Any)? {
+            let rewritten = match self.rewrite_replaced(self.oldest_snapshot()) {
+                // To move one down may take less.
+                Err(error) if error.kind() == ErrorKind::NoSpace => None,
+                done => done?,
+            };
+            let done = rewritten.map_or_else(|| self.descend(Down::Any), |done| Ok(Some(done)));
+            match done? {
                 Some(done) if done.gained > 0 => return Ok(true),
                 // A table that moved as it is cost nothing.
                 Some(done) => fruitless += u32::from(done.entries > 0),
@@ -195,5 +237,61 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rig::{self, Store};
+    use tierdb_engine::{Durability, Engine};
+
+    const POOL: u64 = 132 << 10;
+
+    fn put_all(store: &Store, version: u8) {
+        for key in 0..40 {
+            store.engine.put(&[key], &[version; 600], Durability::Grouped).expect("room on the fast tier");
+        }
+    }
+
+    /// A store with one level of tables that have eight versions of each key, of which seven nobody needs any more.
+    fn with_replaced() -> Store {
+        let store = Store::new(POOL, rig::options(POOL));
+        let mut snapshots = Vec::new();
+        for version in 1..=8 {
+            put_all(&store, version);
+            store.engine.flush().expect("room");
+            snapshots.push(store.engine.snapshot().expect("open"));
+        }
+        store
+    }
+
+    fn check(store: &Store, version: u8) {
+        for key in 0..40 {
+            let value = store.engine.get(&[key]).expect("whole").expect("there");
+            assert_eq!(&value[..], &[version; 600][..], "key {key}");
+        }
+        assert!(store.engine.verify().expect("open").is_clean());
+    }
+
+    #[test]
+    fn what_was_replaced_makes_room_when_flash_is_full() {
+        let store = with_replaced();
+        let dir = &store.core().flash.dirs[0];
+        put_all(&store, 9);
+        // But for the reserve, something else has what is left.
+        dir.add(dir.limit(Limit::Growth, store.core().flash.table_bytes) - dir.used());
+        store.engine.flush().expect("most of what is there is not needed");
+        check(&store, 9);
+    }
+
+    #[test]
+    fn a_compaction_takes_out_what_was_replaced() {
+        let store = with_replaced();
+        let dir = &store.core().flash.dirs[0];
+        let before = dir.used();
+        store.engine.compact().expect("room");
+        assert!(dir.used() < before / 2, "{} of {before} bytes", dir.used());
+        check(&store, 8);
     }
 }

@@ -37,7 +37,8 @@ pub struct LiveTable<D: Dir> {
     /// Whether it could not be read whole: it is not merged any more.
     pub damaged: AtomicBool,
     obsolete: AtomicBool,
-    /// Ranges removed by writes up to this one have nothing left in it. Not stored.
+    /// It was written when no older snapshot was open than one at this write: it has nothing that was replaced, or removed with a range,
+    /// up to that. Not stored.
     cleaned: Seqno,
     /// Keys of its range of which only the fast tier has the newest version; under the partition's lock.
     pub dirty_keys: AtomicU64,
@@ -189,6 +190,11 @@ impl<D: Dir> LiveTable<D> {
             && self.footer.lowest_seqno < seqno
             && !range.is_after(self.smallest())
             && !range.is_before(self.largest())
+    }
+
+    /// Whether it may hold versions that nobody needs if no older snapshot is open than one at `oldest`.
+    pub fn may_hold_replaced(&self, oldest: Seqno) -> bool {
+        self.cleaned < oldest && self.footer.entries > self.footer.keys
     }
 
     /// Whether it could not be read whole.

@@ -81,6 +81,13 @@ impl<D: Dir> Plan<D> {
         let tables = set.tables().get(number).cloned().into_iter().collect();
         Plan { range: set.range_of(number), into: level, tables }
     }
+
+    /// `table` alone, with its range, if it still is one of `levels`.
+    pub fn of_live(levels: &Levels<D>, table: &Arc<LiveTable<D>>) -> Option<Self> {
+        let level = table.level();
+        let number = levels.level(level).tables().iter().position(|now| Arc::ptr_eq(now, table))?;
+        Some(Self::of_table(levels, level, number))
+    }
 }
 
 /// A migration's plan, and what there was when it began.

@@ -179,15 +179,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let Some((_, part, table)) = best else { return Ok(false) };
         let _migration = part.migration.lock();
-        let plan = {
-            let state = part.read();
-            let level = table.level();
-            let tables = state.tables.level(level).tables();
-            let Some(number) = tables.iter().position(|now| Arc::ptr_eq(now, &table)) else {
-                return Ok(true);
-            };
-            Plan::of_table(&state.tables, level, number)
-        };
+        let plan = Plan::of_live(&part.read().tables, &table);
+        let Some(plan) = plan else { return Ok(true) };
         table.hot_reads.store(0, Ordering::Relaxed);
         // What the fast tier has is merged with the first level only.
         let victims = if plan.into == FIRST { Victims::Unpopular } else { Victims::None };

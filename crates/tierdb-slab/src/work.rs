@@ -345,7 +345,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     Ok(done) if done.keys > 0 => {}
                     Ok(_) => break,
                     Err(error) if error.kind() == ErrorKind::NoSpace => {
-                        if self.levels > FIRST && self.squeeze().unwrap_or(false) {
+                        if self.squeeze().unwrap_or(false) {
                             continue;
                         }
                         full = Some(error);
@@ -456,7 +456,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// `NoSpace`, `Corrupt`, `Io`.
     pub fn demote_all(&self) -> Result<()> {
         while let Err(error) = self.demote_parts() {
-            if error.kind() != ErrorKind::NoSpace || self.levels == FIRST || !self.squeeze()? {
+            if error.kind() != ErrorKind::NoSpace || !self.squeeze()? {
                 return Err(error);
             }
         }
