@@ -1,5 +1,6 @@
 //! The threads that do an engine's background work, and how they are woken.
 
+use crate::media::Background;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,13 +65,21 @@ pub type Job<C> = (&'static str, fn(&C));
 pub struct Threads(Mutex<Vec<JoinHandle<()>>>);
 
 impl Threads {
-    /// Starts a thread for each of `jobs` on `core`; those that run end when told by `stop`, as
+    /// Starts a thread for each of `jobs` on `core`, if its work is done by `background` threads; those that run end when told by `stop`, as
     /// they are here if not all can be started.
     ///
     /// # Errors
     /// `Io` if the system starts no more threads.
-    pub fn start<C: Send + Sync + 'static>(core: &Arc<C>, jobs: &[Job<C>], stop: fn(&C)) -> Result<Self> {
+    pub fn start<C: Send + Sync + 'static>(
+        core: &Arc<C>,
+        background: Background,
+        jobs: &[Job<C>],
+        stop: fn(&C),
+    ) -> Result<Self> {
         let threads = Self::default();
+        if background == Background::Inline {
+            return Ok(threads);
+        }
         for (name, run) in jobs {
             let (of_thread, run) = (core.clone(), *run);
             match Builder::new().name(format!("tierdb-{name}")).spawn(move || run(&of_thread)) {

@@ -273,14 +273,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
 /// Starts the background threads of `core`, if it has any.
 pub fn start<P: Pool, D: Dir>(core: &Arc<Core<P, D>>) -> Result<Threads> {
-    let jobs: [Job<Core<P, D>>; 3] =
-        [("space", Core::space_thread), ("upkeep", Core::upkeep_thread), ("commit", Core::commit_thread)];
-    let needed = match (core.work.is_inline(), core.ordered) {
-        (true, _) => &[][..],
-        (false, true) => &jobs,
-        (false, false) => &jobs[..2],
-    };
-    Threads::start(core, needed, |core| core.work.stop())
+    let mut jobs: Vec<Job<Core<P, D>>> = vec![("space", Core::space_thread), ("upkeep", Core::upkeep_thread)];
+    if core.ordered {
+        jobs.push(("commit", Core::commit_thread));
+    }
+    Threads::start(core, core.work.background, &jobs, |core| core.work.stop())
 }
 
 #[cfg(test)]
