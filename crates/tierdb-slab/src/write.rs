@@ -92,12 +92,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Returns when what was written is as durable as asked.
     pub fn acknowledge(&self, lsn: Lsn, durability: Durability) -> Result<()> {
         match durability {
-            Durability::Durable => self.heap.pool.wait(lsn),
-            Durability::Grouped => {
-                self.work.grouped_write();
-                Ok(())
-            }
+            Durability::Durable => self.heap.pool.wait(lsn)?,
+            Durability::Grouped if self.ordered => self.work.grouped_write(),
+            // On memory it is durable by now.
+            Durability::Grouped => {}
         }
+        Ok(())
     }
 
     fn change_one(&self, state: &mut State<D>, key: &[u8], value: Option<&[u8]>) -> Result<Tried> {
