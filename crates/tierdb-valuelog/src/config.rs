@@ -14,7 +14,8 @@ pub struct Options {
     pub rings: u32,
     /// Bytes of one ring, a multiple of 4 KiB, at least 16 KiB. *Format.*
     pub ring_bytes: u64,
-    /// Ring fill, in percent, at which reclamation starts. Default 50 (PRISM §4.3), 10..=90.
+    /// Ring fill, in percent, at which reclamation starts. Default 75, 10..=90: with 50, as in PRISM §4.3, half of the ring
+    /// would hold nothing but for bursts, and fewer values be replaced before they go to flash.
     pub reclaim_pct: u8,
     /// Free share of flash, in percent, below which garbage collection starts. Default 10, 1..=50.
     pub gc_free_pct: u8,
@@ -36,7 +37,7 @@ impl Options {
             chunk_bytes: 512 << 10,
             rings: rings as u32,
             ring_bytes: (buffer / rings as u64 / 4096 * 4096).max(16 << 10),
-            reclaim_pct: 50,
+            reclaim_pct: 75,
             gc_free_pct: 10,
             recovery_threads: cores,
             background: Background::Threads,

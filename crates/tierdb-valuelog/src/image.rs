@@ -138,7 +138,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn leave_image(&self) -> Result<()> {
         self.reclaim.lock().seal();
         self.collect.lock().values_mut().for_each(|appender| appender.seal());
-        self.rewrite.lock().seal();
+        let mut rewrite = self.rewrite.lock();
+        rewrite.abandon();
+        rewrite.seal();
+        drop(rewrite);
         self.work.settle_epochs();
         let Some(words) = self.image() else { return Ok(()) };
         let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();

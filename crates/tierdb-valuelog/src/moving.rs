@@ -31,7 +31,7 @@ const READERS_GONE: Duration = Duration::from_secs(2);
 /// How much reclamation is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reclaim {
-    /// Whole groups, until the rings are well below the watermark.
+    /// Whole groups, until the rings are a quarter below the watermark.
     Background,
     /// Everything that is in the rings now.
     All,
@@ -69,7 +69,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.clock.settled();
         let target = match how {
             Reclaim::All => head,
-            Reclaim::Background => head.saturating_sub(self.layout.ring_bytes / 4).max(ring.tail()),
+            Reclaim::Background => {
+                let kept = self.watermark().saturating_sub(self.layout.ring_bytes / 4);
+                head.saturating_sub(kept).max(ring.tail())
+            }
         };
         let mut end = ring.tail();
         let mut bytes = Vec::new();
@@ -340,16 +343,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// Writes the records of each scan range together in key order, as far as they lie scattered: then a later scan
-    /// reads fewer blocks. The ranges share chunks.
+    /// reads fewer blocks. The ranges share chunks, and wait until they fill one: a sync for each of them would take the device
+    /// from those who scan. What still waits when the store is closed stays where it is.
     pub fn rewrite_ranges(&self, ranges: &[Vec<Member>]) -> Result<()> {
         if ranges.is_empty() {
             return Ok(());
         }
         let mut appender = self.rewrite.lock();
-        let rewritten = ranges.iter().try_for_each(|range| self.rewrite_range(range, &mut appender));
-        let rewritten = rewritten.and_then(|()| self.commit_collected(&mut appender));
-        appender.abandon();
-        match rewritten {
+        match ranges.iter().try_for_each(|range| self.rewrite_range(range, &mut appender)) {
             // They stay where they are, and can be read there.
             Err(Error::NoSpace { .. }) => Ok(()),
             done => done,
