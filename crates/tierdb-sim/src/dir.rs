@@ -82,6 +82,20 @@ impl DirState {
         }
     }
 
+    /// The directory after the death of a process: nothing of it is more certain than before.
+    pub fn killed(&self) -> Self {
+        DirState {
+            name: self.name.clone(),
+            capacity: self.capacity,
+            names: self.names.clone(),
+            durable: self.durable.clone(),
+            ops: self.ops.clone(),
+            files: self.files.iter().map(|(id, file)| (*id, file.killed())).collect(),
+            next: self.next,
+            locked: false,
+        }
+    }
+
     pub fn file(&mut self, id: FileId) -> &mut FileState {
         self.files.get_mut(&id).expect("a file lives as long as a handle to it")
     }

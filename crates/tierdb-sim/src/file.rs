@@ -101,6 +101,18 @@ impl FileState {
         }
     }
 
+    /// The file after the death of a process, without handles.
+    pub fn killed(&self) -> Self {
+        FileState {
+            len: self.len,
+            content: self.content.clone(),
+            durable_len: self.durable_len,
+            durable: self.durable.clone(),
+            ops: self.ops.clone(),
+            open: Arc::default(),
+        }
+    }
+
     fn change(&mut self, change: Change, certainty: Certainty) {
         match &change {
             Change::Write(written) => {

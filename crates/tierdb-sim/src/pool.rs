@@ -70,6 +70,21 @@ impl PoolState {
         }
     }
 
+    /// The pool after the death of a process: what it had stored and not fenced is as uncertain as before, and nobody's fence
+    /// says anything of it.
+    pub fn killed(&self) -> Self {
+        let mut killed =
+            Self::with_content(self.name.clone(), self.len, self.persisted.clone(), self.poison.copy());
+        killed.seq = self.seq;
+        for (number, line) in self.lines.share() {
+            for store in &line.stores {
+                killed.live.swap(u64::from(number) * LINE + u64::from(store.word) * 8, store.value);
+            }
+            killed.lines.entry(number).stores.clone_from(&line.stores);
+        }
+        killed
+    }
+
     fn store(&mut self, at: u64, value: u64) {
         // The same value again adds no state that media can be in.
         if self.live.swap(at, value) != value {

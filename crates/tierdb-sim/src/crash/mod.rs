@@ -8,6 +8,8 @@
 mod dir;
 mod pool;
 
+use crate::dir::DirState;
+use crate::pool::PoolState;
 use crate::world::{State, World};
 use dir::{DirPoint, DirUnits};
 use pool::{PoolPoint, PoolUnits};
@@ -144,10 +146,19 @@ impl World {
         }
     }
 
-    /// An independent world whose media hold all that this one's programs see, as after the death of a
-    /// process, or on a copy of the disks.
+    /// An independent world whose media hold all that this one's programs see, as on a copy of the disks.
     pub fn copy(&self) -> World {
         self.capture().everything()
+    }
+
+    /// An independent world as it is after the death of a process: programs see in it what they see in this one, and of
+    /// that no more is certain than here.
+    pub fn killed(&self) -> World {
+        let state = self.state();
+        World::from_state(State {
+            pools: state.pools.iter().map(PoolState::killed).collect(),
+            dirs: state.dirs.iter().map(DirState::killed).collect(),
+        })
     }
 }
 

@@ -27,7 +27,7 @@ fn start<S: Sizes>(script: &Script, rig: &Rig<S>, seed: u64) -> (World, Known) {
     world.on_event(Some(Arc::new(move |world, event| {
         first.fetch_min(event.number, Ordering::Relaxed);
         if event.number - first.load(Ordering::Relaxed) == last {
-            *sink.lock().expect("not killed twice") = Some((seen.get(), world.capture(), world.copy()));
+            *sink.lock().expect("not killed twice") = Some((seen.get(), world.capture(), world.killed()));
             resume_unwind(Box::new("killed"));
         }
     })));
@@ -41,7 +41,7 @@ fn start<S: Sizes>(script: &Script, rig: &Rig<S>, seed: u64) -> (World, Known) {
     }));
     world.on_event(None);
     let ended = ended.lock().expect("not killed twice").take();
-    let Some((mut oracle, point, killed)) = ended else {
+    let Some((oracle, point, killed)) = ended else {
         run.expect("it was not killed");
         return (world, known);
     };
@@ -52,9 +52,6 @@ fn start<S: Sizes>(script: &Script, rig: &Rig<S>, seed: u64) -> (World, Known) {
     } else {
         killed
     };
-    let content =
-        oracle.check(&*rig.open_or_create(&world.copy()).expect("opens")).expect("holds what it may");
-    oracle.adopt(&content);
     (world, Known::new(oracle))
 }
 
@@ -62,6 +59,11 @@ fn start<S: Sizes>(script: &Script, rig: &Rig<S>, seed: u64) -> (World, Known) {
 pub fn run<S: Sizes>(script: &Script, rig: &Rig<S>, seed: u64, world: &World, known: &Known) {
     fastrand::seed(seed);
     let engine = rig.open_or_create(world).expect("a whole store opens");
+    // From now on what was under way in an earlier run is done or undone for good.
+    known.update(|oracle| {
+        let content = oracle.check(&*engine).expect("holds what it may");
+        oracle.adopt(&content);
+    });
     if script::run_on(script, seed, &*engine, known) {
         drop(engine);
         let engine = rig.open_or_create(world).expect("a closed store opens");
