@@ -61,6 +61,8 @@ impl Sizes {
             ring_bytes: self.ring,
             recovery_threads: if self.background == Background::Inline { 1 } else { 2 },
             background: self.background,
+            // Of the few writes of a test, some are to go to flash.
+            reclaim_pct: 50,
             ..Options::for_pool(self.memory, self.pool)
         }
     }
