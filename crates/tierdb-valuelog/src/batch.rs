@@ -153,7 +153,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
                 Installed::KeyMoved => {}
                 Installed::RingFull if deletes_only && !full => full = true,
-                Installed::RingFull => self.stall()?,
+                // The list of a spilled batch takes half a ring at the most.
+                Installed::RingFull => {
+                    self.stall(if spilled { self.layout.ring_bytes / 2 } else { in_ring })?
+                }
             }
         }
     }

@@ -198,12 +198,12 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         };
         let wanted = next.iter().zip(settled).map(as_of);
         words.extend(wanted.take_while(|word| places.has_room_for(self.core, *word)));
-        drop(guard);
         self.seen.reserve(words.len());
         self.looked += words.len();
         self.runs += places.runs;
-        let values =
-            self.core.read_ahead(&words, &mut self.reader, |number| &self.keys[next[number].key.clone()]);
+        let values = self
+            .core
+            .read_ahead(&words, guard, &mut self.reader, |number| &self.keys[next[number].key.clone()]);
         for (next, value) in self.ahead.iter_mut().zip(values) {
             next.value = Some(value);
         }

@@ -8,6 +8,7 @@ pub mod config;
 mod core;
 mod counters;
 mod cursor;
+mod deleted;
 mod engine;
 mod hash;
 mod hsit;

@@ -33,6 +33,8 @@ const READERS_GONE: Duration = Duration::from_secs(2);
 pub enum Reclaim {
     /// Whole groups, until the rings are a quarter below the watermark.
     Background,
+    /// The same, and until each ring has room for so many bytes: a writer did not find it, however full the ring is.
+    Room(u64),
     /// Everything that is in the rings now.
     All,
 }
@@ -43,7 +45,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.layout.ring_bytes * u64::from(self.options.reclaim_pct) / 100
     }
 
-    /// Moves live records out of the rings that are over the watermark, or with [`Reclaim::All`] out of all.
+    /// Moves live records out of the rings of which that is asked.
     ///
     /// # Errors
     /// `NoSpace` if flash has no chunk for them: they stay where they are.
@@ -52,7 +54,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.rings.mark_log();
         let mut all = Ok(());
         for ring in self.rings.iter() {
-            if how == Reclaim::All || ring.head() - ring.tail() >= self.watermark() {
+            if self.is_due(ring, how) {
                 let done = self.reclaim_ring(ring, how, &mut appender);
                 appender.abandon();
                 // Another ring may have room to give where this one has none.
@@ -63,17 +65,27 @@ impl<P: Pool, D: Dir> Core<P, D> {
         all
     }
 
+    /// Whether there is something to move out of the ring.
+    fn is_due(&self, ring: &Ring, how: Reclaim) -> bool {
+        let filled = ring.head() - ring.tail();
+        match how {
+            Reclaim::All => true,
+            Reclaim::Background => filled >= self.watermark(),
+            Reclaim::Room(bytes) => filled >= self.watermark() || filled + bytes > self.layout.ring_bytes,
+        }
+    }
+
     fn reclaim_ring(&self, ring: &Ring, how: Reclaim, appender: &mut Appender<D, Moving>) -> Result<()> {
         let head = ring.head();
         // Whoever appended a record before `head` has published its word after this.
         self.clock.settled();
-        let target = match how {
-            Reclaim::All => head,
-            Reclaim::Background => {
-                let kept = self.watermark().saturating_sub(self.layout.ring_bytes / 4);
-                head.saturating_sub(kept).max(ring.tail())
-            }
+        let in_background = self.watermark().saturating_sub(self.layout.ring_bytes / 4);
+        let kept = match how {
+            Reclaim::All => 0,
+            Reclaim::Background => in_background,
+            Reclaim::Room(bytes) => in_background.min(self.layout.ring_bytes.saturating_sub(bytes)),
         };
+        let target = head.saturating_sub(kept).max(ring.tail());
         let mut end = ring.tail();
         let mut bytes = Vec::new();
         let walked = self.rings.walk(ring, ring.tail(), target, head, |found| {
@@ -113,7 +125,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             Ok(())
         })?;
         // In the background a group that is not full waits for more, unless the ring is short of room.
-        if how == Reclaim::All || ring.head() - ring.tail() >= self.watermark() {
+        if self.is_due(ring, how) {
             self.commit(appender)?;
             self.release_ring(ring, walked);
         }
@@ -460,7 +472,9 @@ mod tests {
         assert!(!device.quarantine(chunk, filling - 1) && device.quarantine(chunk, filling));
 
         let pointed = [Some(core.pointed(entry, before))];
-        let ahead = || core.read_ahead(&pointed, &mut core.cache.reader(), |_| b"key").remove(0);
+        let ahead = || {
+            core.read_ahead(&pointed, crossbeam_epoch::pin(), &mut core.cache.reader(), |_| b"key").remove(0)
+        };
         assert!(matches!(ahead(), Ready::Scattered(_)));
         core.uncache(entry);
         anew(before);

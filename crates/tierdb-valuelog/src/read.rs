@@ -195,15 +195,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// The values of `keys` as of some moment each; reads of flash overlap.
     pub fn multi_get(&self, keys: &[&[u8]]) -> Vec<Result<Option<Value>>> {
-        let wanted = {
-            let _guard = crossbeam_epoch::pin();
-            let word_of = |key: &&[u8]| {
-                let entry = self.index.get(key).ok()??;
-                Some(self.pointed(entry, self.hsit.settled(entry).ok()?))
-            };
-            keys.iter().map(word_of).collect::<Vec<_>>()
+        let guard = crossbeam_epoch::pin();
+        let word_of = |key: &&[u8]| {
+            let entry = self.index.get(key).ok()??;
+            Some(self.pointed(entry, self.hsit.settled(entry).ok()?))
         };
-        let read = self.read_ahead(&wanted, &mut self.cache.reader(), |number| keys[number]);
+        let wanted: Vec<_> = keys.iter().map(word_of).collect();
+        let read = self.read_ahead(&wanted, guard, &mut self.cache.reader(), |number| keys[number]);
         keys.iter()
             .zip(read)
             .map(|(key, ready)| match ready {
@@ -222,18 +220,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// The values that are cached, or on flash, whose reads overlap. What one read brings together is cached if it was read
-    /// that way before, as `reader` tells: to have some of it would not spare the read.
+    /// that way before, as `reader` tells: to have some of it would not spare the read. `guard` is the one under which the words were
+    /// found: until the cache was asked for them, none may come to stand for a newer value. It is not held while flash is read.
     pub fn read_ahead<'k>(
         &self,
         wanted: &[Option<Pointed>],
+        guard: crossbeam_epoch::Guard,
         reader: &mut Reader<'_>,
         key: impl Fn(usize) -> &'k [u8],
     ) -> Vec<Ready> {
         let devices = self.storage.devices();
         let mut by_device: Vec<_> = devices.iter().map(|_| Vec::with_capacity(wanted.len())).collect();
         let mut ready: Vec<_> = wanted.iter().map(|_| Ready::Alone).collect();
-        // Once for all lookups, each of which would do so by itself.
-        let guard = crossbeam_epoch::pin();
         let on_flash = |(number, wanted): (usize, &Option<Pointed>)| {
             let Pointed { entry, word, filling } = (*wanted)?;
             let Place::Flash(device, at) = word.place() else { return None };
@@ -396,6 +394,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         (word, filling): (Word, u32),
         known: bool,
     ) -> bool {
+        // What is freed from now on is not filled anew before both looks are done.
+        let _guard = crossbeam_epoch::pin();
         if header.kind == Kind::Parts || self.sight(entry, word) != Some(filling) {
             return false;
         }

@@ -33,7 +33,7 @@ use crate::victims::Victims;
 use crate::word::{MAX_DEVICES, Place, UNIT, Word};
 use crate::work::Work;
 use parking_lot::Mutex;
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tierdb_base::{Error, Result, TierRole};
@@ -83,7 +83,7 @@ pub fn create<P: Pool, D: Dir>(media: Media<P, D>, options: Options) -> Result<C
         clock: CommitClock::new(0),
         versions: Versions::new(),
         long: LongValues::default(),
-        deleted: Mutex::new(VecDeque::new()),
+        deleted: Mutex::default(),
         reclaim: Mutex::new(Appender::new(Cause::Reclaim)),
         collect: Mutex::default(),
         rewrite: Mutex::new(Appender::new(Cause::Cache)),
@@ -153,7 +153,7 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
         clock: CommitClock::new(last),
         versions: Versions::new(),
         long: LongValues::default(),
-        deleted: Mutex::new(VecDeque::new()),
+        deleted: Mutex::default(),
         reclaim: Mutex::new(Appender::new(Cause::Reclaim)),
         collect: Mutex::default(),
         rewrite: Mutex::new(Appender::new(Cause::Cache)),

@@ -21,6 +21,9 @@ use tierdb_pmem::{Lsn, Pool, seal};
 use tierdb_sync::switch::{AtomicU64, Mutex, MutexGuard};
 use tierdb_sync::thread_shard;
 
+/// Marks of a ring, at the most: as finely the log is cut off behind what rings no longer need.
+const MOST_MARKS: u64 = 64;
+
 /// All rings of a store.
 pub struct Rings<P: Pool> {
     pool: Arc<P>,
@@ -180,7 +183,7 @@ impl<P: Pool> Rings<P> {
             if head == tail {
                 marks.clear();
             }
-            if marks.back().is_none_or(|(at, _)| *at < head) {
+            if marks.back().is_none_or(|(at, _)| *at + self.bytes / MOST_MARKS <= head) {
                 marks.push_back((head, lsn));
             }
             let needed = match marks.front() {

@@ -3,9 +3,7 @@
 use crate::core::{Core, Moving};
 use crate::storage::Appender;
 use crate::word::Place;
-use crate::write::Deleted;
 use parking_lot::Mutex;
-use std::collections::HashSet;
 use tierdb_base::TierRole;
 use tierdb_device::Dir;
 use tierdb_engine::{IoStats, Stats, TierStats};
@@ -20,33 +18,27 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let appender = |of: &Mutex<Appender<D, Moving>>| {
             of.try_lock().map_or(self.layout.chunk_bytes, |appender| appender.memory_bytes())
         };
+        let collect = self.collect.try_lock().map_or(0, |of| of.values().map(Appender::memory_bytes).sum());
         vec![
             ("pool image", pool),
             ("index search layer", self.index.memory_bytes()),
             ("hsit", self.hsit.memory_bytes()),
             ("validity bitmaps", flash),
             ("snapshot versions", self.versions.memory_bytes()),
-            ("deleted keys", self.deleted_bytes()),
+            ("deleted keys", self.deleted.lock().memory_bytes()),
             ("long values", self.long.memory_bytes()),
             ("reclaim buffer", appender(&self.reclaim)),
             ("rewrite buffer", appender(&self.rewrite)),
+            ("collection buffers", collect),
             ("value cache, second level", self.victims.memory_bytes()),
             ("value cache", self.cache.memory_bytes()),
         ]
     }
 
-    /// Bytes of DRAM of the deleted keys that are still in the index.
-    fn deleted_bytes(&self) -> u64 {
-        let deleted = self.deleted.lock();
-        let keys: u64 = deleted.iter().map(Deleted::key_bytes).sum();
-        (deleted.capacity() * size_of::<Deleted>()) as u64 + keys
-    }
-
     /// Keys that have a value: those in the index, but for deleted ones that are still there.
     fn keys(&self) -> u64 {
         let deleted = self.deleted.lock();
-        let entries: HashSet<u64> = deleted.iter().map(|deleted| deleted.entry).collect();
-        let without = entries.iter().filter(|entry| self.hsit.word(**entry).place() == Place::None);
+        let without = deleted.entries().filter(|entry| self.hsit.word(*entry).place() == Place::None);
         self.index.keys().saturating_sub(without.count() as u64)
     }
 

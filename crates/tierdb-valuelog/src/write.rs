@@ -26,26 +26,8 @@ pub const INDEX_ADMIT: u64 = crate::index::ADMIT_BYTES + crate::pages::PAGE + 25
 /// one that is read. A hash of entry and seqno is the dice.
 const UNREAD_WRITES: u64 = 8;
 
-/// Room for so many deleted keys is kept where there are fewer.
-const SPARE_DELETED: usize = 64;
-
 thread_local! {
     static RECORD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// A key that is to leave the index, and could not yet.
-pub struct Deleted {
-    key: Vec<u8>,
-    pub entry: u64,
-    /// The last seqno when it was put here: no snapshot from then on sees a value of the key that was there before.
-    since: u64,
-}
-
-impl Deleted {
-    /// Bytes of DRAM that its key takes.
-    pub fn key_bytes(&self) -> u64 {
-        self.key.capacity() as u64
-    }
 }
 
 /// The body of a record that is to be written, and the parts it lists.
@@ -153,7 +135,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 drop(in_flight);
                 drop(latched);
                 drop(guard);
-                self.wait_for_space(key, entry)?;
+                let stored = stored_len(HEADER + key.len() + body.bytes.len());
+                self.stall(stored).inspect_err(|_| self.purge(key, entry))?;
+                self.reserve_seqnos();
                 continue;
             };
             if let Some(parts) = &body.parts {
@@ -172,9 +156,22 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// A record too long for the rings: written to its own group on flash before its word is published.
     fn put_on_flash(&self, key: &[u8], body: &Body<'_>, durability: Durability) -> Result<(u64, Word)> {
         let mut appender = Appender::new(Cause::Foreground);
-        let result = loop {
+        let written = self.put_with(&mut appender, key, body, durability);
+        appender.seal();
+        written
+    }
+
+    fn put_with(
+        &self,
+        appender: &mut Appender<D, ()>,
+        key: &[u8],
+        body: &Body<'_>,
+        durability: Durability,
+    ) -> Result<(u64, Word)> {
+        loop {
             let (guard, entry) = self.pin_entry(key)?;
             drop(guard);
+            self.reserve_seqnos();
             // The record's seqno tells its tag; the order of writes is that of the publishing seqno below.
             let in_flight = self.clock.begin();
             let seqno = in_flight.seqno();
@@ -186,28 +183,21 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 Ok(_) => appender.commit(),
                 Err(((), error)) => {
                     self.purge(key, entry);
-                    if let Err(error) = self.make_space_after(1, error) {
-                        break Err(error);
-                    }
+                    self.make_space_after(1, error)?;
                     continue;
                 }
             };
-            let stored = match stored {
-                Ok(stored) => stored,
-                Err(error) => {
-                    self.purge(key, entry);
-                    break Err(error);
-                }
-            };
+            let stored = stored.inspect_err(|_| self.purge(key, entry))?;
             let Some(word) = stored.first().map(|stored| stored.word) else { continue };
             let guard = crossbeam_epoch::pin();
             let latched = self.hsit.latch(entry);
             let old = self.hsit.word(entry);
-            let same = old.place() != Place::Free && self.index.get(key)? == Some(entry);
-            if !same {
+            let found = if old.place() == Place::Free { Ok(None) } else { self.index.get(key) };
+            if !matches!(found, Ok(Some(found)) if found == entry) {
                 // The entry went to another key while the record was written.
                 drop(latched);
                 self.storage.release(word, &guard);
+                found?;
                 continue;
             }
             let in_flight = self.clock.begin();
@@ -218,10 +208,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             drop(in_flight);
             drop(latched);
             self.pool.fence();
-            break Ok((entry, word));
-        };
-        appender.seal();
-        result
+            return Ok((entry, word));
+        }
     }
 
     /// Publishes `new` in place of `old`, which write `seqno` replaces. Under the entry's latch, and while the write is in
@@ -313,8 +301,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Takes a key that is not there out of the index, now or when no snapshot sees a value of it.
     pub fn purge(&self, key: &[u8], entry: u64) {
         if !self.try_purge(key, entry) {
-            let mut deleted = self.deleted.lock();
-            deleted.push_back(Deleted { key: key.to_vec(), entry, since: self.clock.last() });
+            self.deleted.lock().add(entry, key, self.clock.last());
         }
     }
 
@@ -328,7 +315,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         // A snapshot that is not open yet sees what is there now.
         if word.is_dirty() || self.versions.has_value(entry) {
-            return false;
+            // Nor is anything left to do if the entry has become another key's.
+            return matches!(self.index.get(key), Ok(found) if found != Some(entry));
         }
         match self.index.remove(key, entry) {
             Ok(true) => {
@@ -350,21 +338,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         for _ in 0..waiting {
             // Locked until it is done: who counts keys finds each either here, or not in the index.
             let mut deleted = self.deleted.lock();
-            let oldest = self.versions.oldest();
-            let Some(next) = deleted.pop_front_if(|next| next.since <= oldest) else { return };
-            if !self.try_purge(&next.key, next.entry) {
-                deleted.push_back(Deleted { since: self.clock.last(), ..next });
-            }
-            if deleted.capacity() > 4 * deleted.len() + SPARE_DELETED {
-                let most = 2 * deleted.len();
-                deleted.shrink_to(most);
+            let Some((entry, key)) = deleted.pop(self.versions.oldest()) else { return };
+            if !self.try_purge(&key, entry) {
+                deleted.add(entry, &key, self.clock.last());
             }
         }
-    }
-
-    /// The rings were full for a put of `key`: waits until reclamation has made room.
-    fn wait_for_space(&self, key: &[u8], entry: u64) -> Result<()> {
-        self.stall().inspect_err(|_| self.purge(key, entry))
     }
 
     /// If `error` says that flash is full, tries to make room for `chunks` chunks, and fails with it if there is
