@@ -71,6 +71,17 @@ impl World {
         self.overwrite(area, at / PAGE as u64 * PAGE as u64, &[0; PAGE]);
     }
 
+    /// Makes reads of the page of 4,096 bytes of a file that holds the byte at `at` fail with EIO, in this world, until it is written.
+    ///
+    /// # Panics
+    /// If the area is a pool: those have [`SimPool::poison`](crate::SimPool::poison).
+    pub fn lose_page(&self, area: &str, at: u64) {
+        match self.state().find(area) {
+            Found::Pool(_) => panic!("{area} is a pool"),
+            Found::File(file) => drop(file.unreadable.insert(at as usize / PAGE)),
+        }
+    }
+
     /// Cuts a file to `len` bytes. A length that is not a multiple of 4,096 leaves a file that a
     /// correct program never makes.
     ///

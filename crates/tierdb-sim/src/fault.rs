@@ -67,7 +67,7 @@ impl FaultKind {
         }
     }
 
-    fn error(self, class: Ops) -> io::Error {
+    pub(crate) fn error(self, class: Ops) -> io::Error {
         const EIO: i32 = 5;
         const ENOSPC: i32 = 28;
         match self {

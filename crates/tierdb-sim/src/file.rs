@@ -9,6 +9,7 @@ use crate::dir::{DirState, FileId};
 use crate::fault::{FaultKind, Injected, Ops};
 use crate::space::{PAGE, Page, Space};
 use crate::world::{EventKind, World};
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, OnceLock};
 use tierdb_base::{Error, Result, mutant};
@@ -84,6 +85,8 @@ pub(crate) struct FileState {
     pub durable_len: u64,
     pub durable: Space,
     pub ops: Vec<FileOp>,
+    /// Pages that cannot be read.
+    pub unreadable: BTreeSet<usize>,
     /// Held by every open handle: a removed file lives until the last is dropped.
     pub open: Arc<()>,
 }
@@ -97,6 +100,7 @@ impl FileState {
             durable_len: len,
             durable: content,
             ops: Vec::new(),
+            unreadable: BTreeSet::new(),
             open: Arc::default(),
         }
     }
@@ -109,6 +113,7 @@ impl FileState {
             durable_len: self.durable_len,
             durable: self.durable.clone(),
             ops: self.ops.clone(),
+            unreadable: self.unreadable.clone(),
             open: Arc::default(),
         }
     }
@@ -118,6 +123,7 @@ impl FileState {
             Change::Write(written) => {
                 for (i, page) in written.pages.iter().enumerate() {
                     self.content.set_page(written.first + i, page.clone());
+                    self.unreadable.remove(&(written.first + i));
                 }
             }
             Change::SetLen(len) => {
@@ -312,9 +318,12 @@ impl BlockFile for SimFile {
             Some(_) => 0,
         };
         // The pages are taken under the lock and copied without it.
-        let content = self.with(|file| file.content.clone());
+        let pages = at as usize / PAGE..(at as usize + buf.len()).div_ceil(PAGE);
+        let (content, lost) =
+            self.with(|file| (file.content.clone(), file.unreadable.range(pages).next().is_some()));
         content.read(at, &mut buf[..wanted]);
         match fault {
+            None if lost => Err(self.error("read", at, FaultKind::Eio.error(Ops::READ))),
             None => Ok(()),
             Some(fault) => Err(self.error("read", at, fault.error)),
         }

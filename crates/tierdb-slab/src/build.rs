@@ -131,7 +131,7 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
         let options =
             WriterOptions { allocate: self.flash.table_bytes.min(1 << 20), ..WriterOptions::default() };
         let created = self.dir(number).tables.create((self.number)(), self.cause, &options);
-        let writer = self.flash.written(created)?;
+        let writer = self.flash.created(created)?;
         self.open = Some(OpenTable { empty: writer.file_len(), writer, dir: number, taken: 0 });
         Ok(())
     }

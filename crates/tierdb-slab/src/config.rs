@@ -40,6 +40,8 @@ pub struct Options {
     pub partitions: u32,
     /// Bytes of a flash table, about. Default 8 MiB, 16 KiB to 1 GiB.
     pub table_bytes: u64,
+    /// Tables whose files are kept open, at the most: a system has a limit of its own for a process. Default 400, at least 16.
+    pub open_tables: u32,
     /// Fill of the fast tier, in percent, at which migration to flash starts. Default 98 (PrismDB §4.2), 50..=99.
     pub high_pct: u8,
     /// Fill at which it stops. Default 95, below `high_pct`.
@@ -90,6 +92,7 @@ impl Options {
             slab_bytes,
             partitions: cores.min(64) as u32,
             table_bytes: (pool_len / 16).clamp(256 << 10, 8 << 20),
+            open_tables: 400,
             high_pct: 98,
             low_pct: 95,
             pinned_pct: Some(USUALLY_PINNED),
@@ -123,6 +126,7 @@ impl Options {
         )?;
         check((1..=256).contains(&self.partitions), "partitions must be 1 to 256")?;
         check((16 << 10..=1 << 30).contains(&self.table_bytes), "table_bytes must be from 16 KiB to 1 GiB")?;
+        check(self.open_tables >= 16, "open_tables must be at least 16")?;
         check((50..=99).contains(&self.high_pct), "high_pct must be 50 to 99")?;
         check((1..self.high_pct).contains(&self.low_pct), "low_pct must be at least 1, and below high_pct")?;
         check(self.pinned_pct.is_none_or(|pct| pct <= 100), "pinned_pct must be 0 to 100")?;

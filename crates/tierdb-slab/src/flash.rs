@@ -91,6 +91,9 @@ pub struct Flash<D: Dir> {
     /// Bytes of memory that indexes and filters take, and are to take at the most.
     loaded: AtomicU64,
     pub most_loaded: AtomicU64,
+    /// Tables with them, whose files are open, and the most that are to be.
+    open: AtomicU64,
+    most_open: u64,
     /// Bytes of them on the fast tier.
     parts: AtomicU64,
 }
@@ -113,7 +116,8 @@ impl<D: Dir> Flash<D> {
             used: AtomicU64::new(0),
         };
         let dirs = tiers.into_iter().enumerate().map(dir).collect();
-        let (loads, loads_from_flash, loaded, parts) = Default::default();
+        let (loads, loads_from_flash, loaded, open, parts) = Default::default();
+        let most_open = u64::from(options.open_tables);
         let most_loaded = AtomicU64::new(u64::MAX);
         Flash {
             dirs,
@@ -123,6 +127,8 @@ impl<D: Dir> Flash<D> {
             loads_from_flash,
             loaded,
             most_loaded,
+            open,
+            most_open,
             parts,
         }
     }
@@ -237,9 +243,16 @@ impl<D: Dir> Flash<D> {
     /// The result of a write or a sync: after one that failed, every write is refused until the store is opened again.
     /// A file system that is full has not failed.
     pub fn written<T>(&self, result: Result<T>) -> Result<T> {
+        self.created(result).map_err(|error| match error {
+            Error::Io { .. } => self.latch.set(error),
+            _ => error,
+        })
+    }
+
+    /// The result of making a file, in which nothing is yet: if it failed, nothing is lost.
+    pub fn created<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| match &error {
             Error::Io { op, source, .. } if source.kind() == StorageFull && *op != "sync" => self.full(),
-            Error::Io { .. } => self.latch.set(error),
             _ => error,
         })
     }
@@ -247,11 +260,18 @@ impl<D: Dir> Flash<D> {
     /// Index and filter of a table are in memory now.
     pub fn note_loaded(&self, bytes: usize) {
         self.loaded.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.open.fetch_add(1, Ordering::Relaxed);
     }
 
     /// They are not any more.
     pub fn note_unloaded(&self, bytes: usize) {
         self.loaded.fetch_sub(bytes as u64, Ordering::Relaxed);
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether one more table may stay open.
+    pub fn may_keep_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed) < self.most_open
     }
 
     /// The fast tier has so many bytes more of tables.
@@ -269,9 +289,10 @@ impl<D: Dir> Flash<D> {
         self.parts.load(Ordering::Relaxed)
     }
 
-    /// Whether indexes and filters take more memory than they are to.
+    /// Whether indexes and filters take more memory than they are to, or so many files are open that there will soon be no room for another.
     pub fn is_over_loaded(&self) -> bool {
         self.loaded.load(Ordering::Relaxed) > self.most_loaded.load(Ordering::Relaxed)
+            || self.open.load(Ordering::Relaxed) > self.most_open / 4 * 3
     }
 
     /// Bytes of all directories.

@@ -57,6 +57,7 @@ impl<D: Dir> LiveTable<D> {
         cleaned: Seqno,
     ) -> Self {
         let (damaged, obsolete, asked_for, dirty_keys, hot_reads) = Default::default();
+        let table = table.filter(|_| flash.may_keep_open());
         if let Some(table) = &table {
             flash.note_loaded(table.memory());
         }
@@ -92,8 +93,10 @@ impl<D: Dir> LiveTable<D> {
             return Ok(table.clone());
         }
         let table = Arc::new(self.load(cause)?);
-        self.flash.note_loaded(table.memory());
-        *loaded = Some(table.clone());
+        if self.flash.may_keep_open() {
+            self.flash.note_loaded(table.memory());
+            *loaded = Some(table.clone());
+        }
         Ok(table)
     }
 
@@ -252,5 +255,50 @@ impl<D: Dir> Drop for LiveTable<D> {
             let _ = dir.tables.remove(self.file.number);
             dir.give(self.footer.file_len);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Options;
+    use crate::engine::SlabStore;
+    use crate::rig;
+    use tierdb_engine::{Durability, Engine};
+
+    const POOL: u64 = 132 << 10;
+    const KEYS: u16 = 600;
+
+    fn options() -> Options {
+        Options { open_tables: 16, table_bytes: 16 << 10, ..rig::options(POOL) }
+    }
+
+    /// Goal: however many tables there are, few files are open. Method: a store with twice as many tables as may be open, written,
+    /// read in two ways, and opened again.
+    #[test]
+    fn more_tables_than_files_may_be_open() {
+        let world = rig::world(POOL);
+        let media = || rig::media(&world, 4 << 20);
+        let engine = SlabStore::create(media(), options()).expect("an empty store");
+        for number in 0..KEYS {
+            engine.put(&number.to_be_bytes(), &[7; 700], Durability::Grouped).expect("room");
+        }
+        engine.flush().expect("room");
+        let check = |engine: &SlabStore<_, _>| {
+            let tables = engine.core().router.read().parts[0].read().tables.clone();
+            let count = || tables.tables().filter(|table| table.loaded_parts().is_some()).count();
+            assert!(tables.tables().count() >= 24 && count() <= 16, "{} open", count());
+            let mut key = u64::from(KEYS / 2);
+            for _ in 0..2 * KEYS {
+                key = (key * 5 + 1) % u64::from(KEYS);
+                assert!(engine.get(&(key as u16).to_be_bytes()).expect("whole").is_some(), "{key}");
+                assert!(count() <= 16, "{} open", count());
+            }
+            assert!(count() > 0);
+            assert!(engine.verify().expect("open").is_clean());
+            assert!(count() <= 16, "{} open", count());
+        };
+        check(&engine);
+        engine.close().expect("no faults");
+        check(&SlabStore::open(media(), options()).expect("whole"));
     }
 }

@@ -240,6 +240,11 @@ struct Merged<D: Dir> {
     cleaned: Seqno,
 }
 
+/// Whether `error` says that what a table has cannot be had: that is so for good, while others may be as ever.
+fn is_damage(error: &Error) -> bool {
+    error.kind() == ErrorKind::Corrupt || matches!(error, Error::Io { op: "read", .. })
+}
+
 impl<P: Pool, D: Dir> Core<P, D> {
     /// Migrates `plan` of `part`, whose `migration` the caller holds.
     ///
@@ -554,7 +559,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    /// As [`Core::migrate`]; tables that turn out to be damaged are left out from now on.
+    /// As [`Core::migrate`]; tables that turn out to be damaged, or that the device cannot read, are left out from now on.
     pub fn migrate_or_mark(
         &self,
         part: &Partition<D>,
@@ -564,7 +569,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     ) -> Result<Migrated> {
         let done = self.migrate(part, plan, victims, promote);
         match &done {
-            Err(error) if error.kind() == ErrorKind::Corrupt => {
+            Err(error) if is_damage(error) => {
                 let is_whole = |table: &LiveTable<D>| {
                     let checked = table.table(Cause::Migration)?.verify(Cause::Migration)?;
                     Ok::<bool, Error>(checked.damage.is_empty())

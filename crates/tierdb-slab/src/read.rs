@@ -175,7 +175,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// The value of `entry`, the version of `key` that is on the fast tier. Under the partition's lock.
-    /// Of a clean copy that is damaged, flash has the value.
+    /// If it is damaged, flash may have the same version: of a clean copy, and of one that was clean before the store was opened.
     pub fn value_of(&self, state: &State<D>, key: &[u8], entry: Entry) -> Result<Value> {
         let error = match self.heap.read(entry.at()) {
             Ok((head, value)) if head.key == key && head.seqno == entry.seqno && !entry.is_doubtful() => {
@@ -184,7 +184,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             Ok(_) => self.heap.damaged(entry.at()),
             Err(error) => error,
         };
-        let copied = entry.is_clean().then(|| state.tables.version(key, entry.seqno)).flatten();
+        let copied = state.tables.version(key, entry.seqno);
         copied.map(Value::from).ok_or_else(|| error.with_key(key))
     }
 

@@ -289,7 +289,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut parts: Vec<(usize, Arc<Partition<D>>)> =
             self.router.read().parts.iter().map(|part| (part.read().dirty(), part.clone())).collect();
         parts.sort_by_key(|(keys, _)| std::cmp::Reverse(*keys));
-        let (mut failed, mut entries) = (None, 0);
+        let (mut failed, mut entries) = (None::<Error>, 0);
         for (_, part) in parts {
             let _migration = part.migration.lock();
             let Some((_, plan)) = self.choose(&part, victims).filter(|(score, _)| *score >= least) else {
@@ -299,8 +299,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 Ok(done) if done.keys > 0 => return Ok(Migrated { entries: entries + done.entries, ..done }),
                 // What was rewritten for nothing was rewritten, too.
                 Ok(done) => entries += done.entries,
-                Err(error) if error.kind() == ErrorKind::NoSpace => failed = Some(error),
-                Err(error) => return Err(error),
+                // Another partition may have something. That space can be made comes before what else there is to say.
+                Err(error) if failed.is_none() || error.kind() == ErrorKind::NoSpace => failed = Some(error),
+                Err(_) => {}
             }
         }
         failed.map_or(Ok(Migrated { entries, ..Migrated::default() }), Err)
@@ -590,6 +591,30 @@ mod tests {
         // A caller that asks for it is heard.
         store.engine.compact().expect("room");
         assert!(store.part().read().ranges.is_empty() && core.counters.table_bytes.get() > written);
+    }
+
+    /// A page that the device cannot read costs its keys, and not those who need room.
+    #[test]
+    fn a_table_that_cannot_be_read_is_left_out() {
+        let options = || Options { partitions: 2, ..rig::options(POOL) };
+        let store = Store::new(POOL, options());
+        for number in (0..=255).step_by(3) {
+            store.put(&[number, 1], 700);
+        }
+        store.engine.flush().expect("room");
+        let lost = store.part().read().tables.tables().next().expect("a table").file();
+        let name = format!("flash0/{}", tierdb_table::file_name(lost.number));
+        store.world.lose_page(&name, 4096);
+        for round in 2..5 {
+            for number in (0..=255).step_by(3) {
+                store.put(&[number, round], 700);
+            }
+        }
+        store.engine.flush().expect("room");
+        let engine = &store.engine;
+        let unread = (0..=255).step_by(3).filter(|number| engine.get(&[*number, 1]).is_err()).count();
+        assert!((1..20).contains(&unread), "{unread} keys cannot be read");
+        assert!(engine.get(&[255, 2]).expect("whole").is_some());
     }
 
     #[test]

@@ -11,6 +11,9 @@ use std::sync::Arc;
 use tierdb_base::{Error, Result};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Dir, DirLock, OpenMode};
 
+/// Files that are looked through, each time that so many more are known, for some that are open below for nobody.
+const SOME_FILES: usize = 64;
+
 /// Names that were created, renamed or opened, with their file; `None` where the name is gone.
 type Names<F> = BTreeMap<String, Option<Arc<Layers<F>>>>;
 
@@ -37,6 +40,8 @@ struct Layers<F> {
 }
 
 struct Changes {
+    /// Whether there are any, a new name among them.
+    any: bool,
     len: u64,
     /// From here on the file below does not show: it is shorter, or was truncated here once.
     shown: u64,
@@ -75,9 +80,14 @@ impl<D: Dir> Overlay<D> {
         if !below.list()?.iter().any(|below| below == name) {
             return Ok(None);
         }
+        if names.len().is_multiple_of(SOME_FILES) {
+            names.retain(|_, file| {
+                file.as_ref().is_none_or(|file| Arc::strong_count(file) > 1 || file.changes.read().any)
+            });
+        }
         let file = below.open(name, OpenMode::Existing)?;
         let (len, path) = (file.len()? / BLOCK * BLOCK, file.name());
-        let changes = RwLock::new(Changes { len, shown: len, blocks: BTreeMap::new() });
+        let changes = RwLock::new(Changes { any: false, len, shown: len, blocks: BTreeMap::new() });
         let layers = Arc::new(Layers { name: path, below: Some(file), changes });
         names.insert(name.to_owned(), Some(layers.clone()));
         Ok(Some(layers))
@@ -97,7 +107,7 @@ impl<D: Dir> Dir for Overlay<D> {
             (Some(layers), OpenMode::Existing) => Ok(OverlayFile(layers)),
             (None, OpenMode::CreateNew) => {
                 let path: Arc<str> = format!("{}/{name}", self.name).into();
-                let changes = RwLock::new(Changes { len: 0, shown: 0, blocks: BTreeMap::new() });
+                let changes = RwLock::new(Changes { any: true, len: 0, shown: 0, blocks: BTreeMap::new() });
                 let layers = Arc::new(Layers { name: path, below: None, changes });
                 names.insert(name.to_owned(), Some(layers.clone()));
                 Ok(OverlayFile(layers))
@@ -132,6 +142,7 @@ impl<D: Dir> Dir for Overlay<D> {
         let Some(layers) = self.find(&mut names, from)? else {
             return Err(self.file_error("rename", from, std::io::ErrorKind::NotFound));
         };
+        layers.changes.write().any = true;
         names.insert(from.to_owned(), None);
         names.insert(to.to_owned(), Some(layers));
         Ok(())
@@ -171,6 +182,7 @@ impl<F: BlockFile> BlockFile for OverlayFile<F> {
 
     fn set_len(&self, len: u64) -> Result<()> {
         let mut changes = self.0.changes.write();
+        changes.any = true;
         changes.blocks.split_off(&len.div_ceil(BLOCK));
         changes.shown = changes.shown.min(len);
         changes.len = len;
@@ -202,6 +214,7 @@ impl<F: BlockFile> BlockFile for OverlayFile<F> {
     fn write(&self, at: u64, bytes: &AlignedBuf) -> Result<()> {
         self.check("write", at, bytes.len())?;
         let mut changes = self.0.changes.write();
+        changes.any = true;
         for (number, block) in (at / BLOCK..).zip(bytes.chunks(BLOCK as usize)) {
             changes.blocks.insert(number, AlignedBuf::from_bytes(block)?);
         }
@@ -231,6 +244,34 @@ mod tests {
         let mut buf = AlignedBuf::zeroed(file.len().expect("len") as usize).expect("buffer");
         file.read(0, &mut buf).expect("read");
         buf.chunks(BLOCK as usize).map(|block| block[0]).collect()
+    }
+
+    #[test]
+    fn files_that_nobody_uses_are_not_kept_open() {
+        let below = World::new().add_dir("below");
+        let names: Vec<String> = (0..500).map(|number| format!("file{number}")).collect();
+        for name in &names {
+            let file = below.open(name, OpenMode::CreateNew).expect("create");
+            file.set_len(BLOCK).expect("length");
+            file.write(0, &filled(1, 1)).expect("write");
+        }
+        let dir = Overlay::new(below);
+        let used = dir.open("file0", OpenMode::Existing).expect("open");
+        dir.rename("file1", "renamed").expect("rename");
+        let changed = dir.open("file2", OpenMode::Existing).expect("open");
+        changed.write(0, &filled(2, 1)).expect("write");
+        drop(changed);
+        for name in names.iter().skip(3) {
+            assert_eq!(bytes(&dir.open(name, OpenMode::Existing).expect("open")), [1]);
+        }
+        let known = dir.names.lock().len();
+        assert!(known <= SOME_FILES + 4, "{known} files are open");
+        assert_eq!(bytes(&used), [1]);
+        assert_eq!(bytes(&dir.open("file2", OpenMode::Existing).expect("open")), [2]);
+        assert_eq!(dir.list().expect("list").len(), 500);
+        assert!(
+            dir.open("file1", OpenMode::Existing).is_err() && dir.open("renamed", OpenMode::Existing).is_ok()
+        );
     }
 
     #[test]

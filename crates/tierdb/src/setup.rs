@@ -94,6 +94,7 @@ impl Prepared {
             EngineKind::Valuelog => Box::new(ValueLog::open(media, options)?),
             EngineKind::Slab => {
                 let mut options = tierdb_slab::Options::for_pool(self.memory, pool_len);
+                options.open_tables = open_tables();
                 self.config.slab.apply(&mut options);
                 options.flash_bytes_per_day = self.flash_bytes_per_day(&media.flash);
                 Box::new(if fresh {
@@ -254,6 +255,13 @@ impl Prepared {
     pub(crate) fn into_remains(self) -> Remains<RealDir> {
         self.tiers.into_remains()
     }
+}
+
+/// Tables that a store may keep open: half of the files that this process may have open. The other half is for its other files, and those
+/// that are open for a moment.
+fn open_tables() -> u32 {
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    (files.unwrap_or(u64::MAX) / 2).clamp(16, 1 << 20) as u32
 }
 
 /// Bytes for values in the flash tier at `path`, which has `logged` bytes of log and pool.

@@ -170,7 +170,7 @@ fn other_keys_are_copied_and_cached_while_a_removed_range_is_kept() {
 
 #[test]
 fn flash_answers_for_a_damaged_copy() {
-    let (world, engine) = loaded();
+    let (world, mut engine) = loaded();
     let popular = key(7);
     for _ in 0..20 {
         engine.get(&popular).expect("whole").expect("there");
@@ -182,6 +182,10 @@ fn flash_answers_for_a_damaged_copy() {
         world.flip_bit("pool", at as u64 + 200, 3);
     }
     assert_eq!(engine.verify().expect("open").damage.len(), 1);
+    assert_eq!(&engine.get(&popular).expect("flash has it").expect("there")[..], &[0; VALUE][..]);
+    // Also when nothing says any more that it is a copy.
+    drop(engine);
+    engine = rig().open(&world).expect("opens");
     assert_eq!(&engine.get(&popular).expect("flash has it").expect("there")[..], &[0; VALUE][..]);
     let mut cursor = engine.cursor(KeyRange::prefix(&popular), None).expect("open");
     assert_eq!(cursor.next().expect("flash has it").map(|(key, _)| key), Some(popular.clone()));
