@@ -24,11 +24,12 @@ fn holding_removed<'l, D: Dir>(
 }
 
 impl<P: Pool, D: Dir> Core<P, D> {
-    /// Rewrites tables that hold what a range tombstone removed, and forgets the tombstones that nothing needs.
+    /// Rewrites tables that hold what a range tombstone removed, and forgets the tombstones that nothing needs. Looks after each
+    /// table whether to go on, and says whether it came to the end.
     ///
     /// # Errors
     /// As [`Core::migrate`].
-    pub fn clean_ranges(&self) -> Result<()> {
+    pub fn clean_ranges(&self, goes_on: &dyn Fn() -> bool) -> Result<bool> {
         let _cleaning = self.work.cleaning.lock();
         let _parts = self.work.dividing.read();
         let parts = self.router.read().parts.clone();
@@ -36,7 +37,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
         // and still hold it.
         let oldest = self.oldest_snapshot();
         let mut wanted: Vec<Arc<RangeTombstone>> = Vec::new();
-        let done = parts.iter().try_for_each(|part| self.clean_part(part, oldest, &mut wanted));
+        let mut done = Ok(true);
+        for part in &parts {
+            done = self.clean_part(part, oldest, &mut wanted, goes_on);
+            if !matches!(done, Ok(true)) {
+                break;
+            }
+        }
         // Of those before one that failed, too: the next cleaning does not find what they have forgotten.
         self.forget_ranges(&parts, wanted);
         done
@@ -48,9 +55,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         part: &Partition<D>,
         oldest: Seqno,
         wanted: &mut Vec<Arc<RangeTombstone>>,
-    ) -> Result<()> {
-        let _migration = part.migration.lock();
-        loop {
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<bool> {
+        let _migration = loop {
+            // Between two tables others may migrate.
+            let migration = part.migration.lock();
             let plan = {
                 let state = part.read();
                 let due: Vec<&Arc<RangeTombstone>> =
@@ -59,9 +68,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 let found = touched.find(|(.., table)| !table.is_damaged());
                 found.map(|(level, number, _)| Plan::of_table(&state.tables, level, number))
             };
-            let Some(plan) = plan else { break };
+            let Some(plan) = plan else { break migration };
             self.migrate_or_mark(part, &plan, Victims::None, false)?;
-        }
+            drop(migration);
+            if !goes_on() {
+                return Ok(false);
+            }
+        };
         let state = &mut *part.write();
         let mut stage = Stage::new(&*self.heap.pool);
         state.stage_retired(&self.heap, &mut stage);
@@ -70,7 +83,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         wanted.extend(state.ranges.iter().cloned());
         let tables = &state.tables;
         state.ranges.retain(|range| range.seqno > oldest || holding_removed(tables, range).next().is_some());
-        Ok(())
+        Ok(true)
     }
 
     /// Frees the records of those `ranges` that no partition has any more.

@@ -160,16 +160,24 @@ impl<P: Pool, D: Dir> Core<P, D> {
             return;
         }
         *self.work.cleaning_from.lock() = None;
-        if self.clean_ranges().is_err() {
-            self.work.cleaning_from.lock().get_or_insert(Instant::now() + CLEAN_AGAIN);
-        }
+        let again = match self.clean_ranges(&|| !self.is_waited_for()) {
+            Ok(true) => return,
+            Ok(false) => Instant::now(),
+            Err(_) => Instant::now() + CLEAN_AGAIN,
+        };
+        self.work.cleaning_from.lock().get_or_insert(again);
+    }
+
+    /// Whether a writer finds no room, or the store is closed.
+    fn is_waited_for(&self) -> bool {
+        let state = self.work.state.lock();
+        state.stop || state.wanted.is_some()
     }
 
     /// Whether there is something for the background thread that does not wait for the low watermark: a writer that finds no room, what
     /// range tombstones hide, the end.
     fn is_called_away(&self) -> bool {
-        let state = self.work.state.lock();
-        state.stop || state.wanted.is_some() || !self.work.is_inline() && self.is_cleaning_due()
+        self.is_waited_for() || !self.work.is_inline() && self.is_cleaning_due()
     }
 
     /// After a write: migration starts at the high watermark, and writers are held back the more the less is free.
@@ -356,9 +364,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
             }
         }
-        match self.clean_ranges() {
+        match self.clean_ranges(&|| true) {
             Err(error) if error.kind() == ErrorKind::NoSpace => full = full.or(Some(error)),
-            cleaned => cleaned?,
+            cleaned => drop(cleaned?),
         }
         self.tidy_slabs();
         if !self.has_room(need) {
@@ -422,7 +430,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 state.want_space = false;
                 state.wanted.take()
             };
-            self.clean_if_due();
             let freed = wanted.as_ref().map(|need| self.free_up(need));
             {
                 let mut state = self.work.state.lock();
@@ -432,6 +439,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
                 self.work.space_made.notify_all();
             }
+            self.clean_if_due();
             // A full flash tier is reported to the writer that needs the room, not here.
             let _ = self.migrate_to_low();
             if self.read_trigger.is_active() {
@@ -631,6 +639,18 @@ mod tests {
             writer.join().expect("no panic")
         });
         waited.expect("there is room, though no round ends");
+    }
+
+    #[test]
+    fn who_waits_comes_before_a_cleaning() {
+        let store = with_removed_range(rig::options(POOL));
+        let core = store.core();
+        core.work.state.lock().wanted = Some(need(&store, 700));
+        core.clean_if_due();
+        assert!(!store.part().read().ranges.is_empty() && core.is_cleaning_due(), "one table is enough");
+        core.work.state.lock().wanted = None;
+        core.clean_if_due();
+        assert!(store.part().read().ranges.is_empty() && !core.is_cleaning_due());
     }
 
     #[test]
