@@ -253,7 +253,7 @@ pub trait Engine: Send + Sync {
 
     /// Finishes background work, makes everything durable and marks the store as closed, so that the
     /// next open is quick. Later calls of other methods fail (all but [`Engine::stats`], which cannot); a
-    /// second close does nothing. Dropping an engine without it is allowed, and loses nothing that is durable.
+    /// second close waits for the first and gets its result. Dropping an engine without it is allowed, and loses nothing that is durable.
     fn close(&self) -> Result<()>;
 }
 

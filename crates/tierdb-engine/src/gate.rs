@@ -1,25 +1,33 @@
 //! Whether a store may be used, and changed.
 
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
+use parking_lot::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tierdb_base::{Error, FailureLatch, Result};
 
 /// What every call passes: a store is used until it is closed, and changed until a write has failed.
 ///
-/// A close first [shuts](Gate::shut) the gate, so that nothing begins, and then is [alone](Gate::alone) when what had begun
+/// A [close](Gate::close) first shuts the gate, so that nothing begins, and then is [alone](Gate::alone) when what had begun
 /// has ended.
 pub struct Gate {
     /// Held, shared, while the store changes; by a close alone.
     changing: ShardedLock<()>,
     closed: AtomicBool,
+    /// How the first close ended. Held while it is on its way.
+    ended: Mutex<Result<()>>,
     latch: FailureLatch,
 }
 
 impl Gate {
     /// The open gate of a store whose first failure `latch` keeps.
     pub fn new(latch: FailureLatch) -> Self {
-        Gate { changing: ShardedLock::new(()), closed: AtomicBool::new(false), latch }
+        Gate {
+            changing: ShardedLock::new(()),
+            closed: AtomicBool::new(false),
+            ended: Mutex::new(Ok(())),
+            latch,
+        }
     }
 
     /// The first failure.
@@ -63,13 +71,51 @@ impl Gate {
         self.changing.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets nothing begin any more. `false` if it was shut before.
-    pub fn shut(&self) -> bool {
-        !self.closed.swap(true, Ordering::AcqRel)
+    /// Lets nothing begin any more, and then does `finish`, once: who closes a second time waits for the first and gets its
+    /// result, since what the store is on media is up to that alone.
+    ///
+    /// # Errors
+    /// Those of `finish`.
+    pub fn close(&self, finish: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut ended = self.ended.lock();
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            *ended = finish();
+        }
+        ended.clone()
     }
 
     /// Waits until what had begun to change the store has ended.
     pub fn alone(&self) -> ShardedLockWriteGuard<'_, ()> {
         self.changing.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn a_second_close_waits_for_the_first_and_gets_its_result() {
+        let gate = &Gate::new(FailureLatch::default());
+        let (begun, begins) = mpsc::channel();
+        let (returned, returns) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let first = scope.spawn(move || {
+                gate.close(|| {
+                    begun.send(()).expect("the second waits for it");
+                    let early = returns.recv_timeout(Duration::from_millis(100));
+                    assert!(early.is_err(), "the second returned while the first was on its way");
+                    Err(Error::Poisoned { cause: "a write".into() })
+                })
+            });
+            begins.recv().expect("the first begins");
+            let second = gate.close(|| panic!("it is done once"));
+            // Nobody listens once the first has ended.
+            let _ = returned.send(());
+            assert!(matches!(second, Err(Error::Poisoned { .. })), "{second:?}");
+            assert!(matches!(first.join(), Ok(Err(Error::Poisoned { .. }))));
+        });
     }
 }

@@ -206,15 +206,14 @@ impl<P: Pool, D: Dir> Engine for SlabStore<P, D> {
     }
 
     fn close(&self) -> Result<()> {
-        if !self.core.gate.shut() {
-            return Ok(());
-        }
-        self.stop_threads();
-        // What had begun ends, and nothing begins.
-        let _closing = self.core.gate.alone();
-        // What was acknowledged as durable is on media; grouped writes may not be.
-        self.core.gate.latch().check()?;
-        self.core.drain_retired();
-        self.core.heap.pool.close()
+        self.core.gate.close(|| {
+            self.stop_threads();
+            // What had begun ends, and nothing begins.
+            let _closing = self.core.gate.alone();
+            // What was acknowledged as durable is on media; grouped writes may not be.
+            self.core.gate.latch().check()?;
+            self.core.drain_retired();
+            self.core.heap.pool.close()
+        })
     }
 }

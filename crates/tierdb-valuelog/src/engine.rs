@@ -220,16 +220,15 @@ impl<P: Pool, D: Dir> Engine for ValueLog<P, D> {
     }
 
     fn close(&self) -> Result<()> {
-        if !self.core.gate.shut() {
-            return Ok(());
-        }
-        self.stop_threads();
-        // What had begun ends, and nothing begins.
-        let _closing = self.core.gate.alone();
-        // What was acknowledged as durable is on media; grouped writes may not be.
-        self.core.gate.latch().check()?;
-        self.core.upkeep()?;
-        self.core.leave_image()?;
-        self.core.pool.close()
+        self.core.gate.close(|| {
+            self.stop_threads();
+            // What had begun ends, and nothing begins.
+            let _closing = self.core.gate.alone();
+            // What was acknowledged as durable is on media; grouped writes may not be.
+            self.core.gate.latch().check()?;
+            self.core.upkeep()?;
+            self.core.leave_image()?;
+            self.core.pool.close()
+        })
     }
 }

@@ -261,7 +261,7 @@ impl Db {
     }
 
     /// Finishes background work, makes everything durable and releases the tiers, so that the next open is
-    /// quick. Later calls, through any clone, fail; a second close does nothing.
+    /// quick. Later calls, through any clone, fail; a second close waits for the first and gets its result.
     ///
     /// # Errors
     /// `Poisoned` or `Io`, now or by an earlier write: what was acknowledged as durable is; grouped writes since the last sync may be

@@ -69,7 +69,7 @@ fn a_directory_alone_is_enough() {
     db.put("a", "1").expect("put");
     db.put_with("b", "2", Durability::Grouped).expect("put");
     db.close().expect("close");
-    db.close().expect("a second close does nothing");
+    db.close().expect("a second close has the result of the first");
     assert!(db.get("a").is_err(), "closed");
     let uuid = db.uuid();
     let again = Db::open_existing(&path).expect("open, although a closed handle is still held");
