@@ -3,10 +3,10 @@
 use crate::media::Background;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 use tierdb_base::{Error, Result};
+use tierdb_sync::Request;
 
 /// Time between what is asked for and its being done, in which others ask for the same: half of the five milliseconds that
 /// a grouped write may stay volatile. The other half is for the commit.
@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_micros(2500);
 /// a checkpoint does.
 #[derive(Default)]
 pub struct Wakeup {
-    asked: AtomicBool,
+    asked: Request,
     stopped: Mutex<bool>,
     changed: Condvar,
 }
@@ -26,7 +26,7 @@ pub struct Wakeup {
 impl Wakeup {
     /// Asks for the work. Nothing if no thread does it.
     pub fn ask(&self) {
-        if !self.asked.swap(true, Ordering::AcqRel) {
+        if self.asked.ask() {
             let _stopped = self.stopped.lock();
             self.changed.notify_one();
         }
@@ -37,7 +37,7 @@ impl Wakeup {
         loop {
             {
                 let mut stopped = self.stopped.lock();
-                while !*stopped && !self.asked.load(Ordering::Acquire) {
+                while !*stopped && !self.asked.is_asked() {
                     self.changed.wait(&mut stopped);
                 }
                 if *stopped {
@@ -45,7 +45,7 @@ impl Wakeup {
                 }
             }
             std::thread::sleep(PAUSE);
-            self.asked.store(false, Ordering::Release);
+            self.asked.take();
             work();
         }
     }

@@ -6,6 +6,7 @@ pub mod clock;
 pub mod counter;
 pub mod epoch_cell;
 pub mod latch;
+pub mod request;
 pub mod switch;
 pub mod table;
 
@@ -13,4 +14,5 @@ pub use clock::{CommitClock, InFlight};
 pub use counter::{Counter, thread_shard};
 pub use epoch_cell::{EpochCell, EpochSlot};
 pub use latch::{LATCHED, WordGuard};
+pub use request::Request;
 pub use table::Table;
