@@ -2,9 +2,9 @@
 
 use super::device::{Device, RealOptions};
 use super::file::{Handle, RealFile, os_error};
-use super::uring::{Read, Ring};
+use super::uring::Ring;
 use crate::buf::AlignedBuf;
-use crate::combine::{Combined, Port};
+use crate::combine::Combined;
 use crate::file::{BLOCK, Dir, DirLock, OpenMode};
 use rustix::fs::{
     AtFlags, FileType, FlockOperation, Mode, OFlags, flock, fstatfs, fsync, ftruncate, open, openat,
@@ -147,7 +147,7 @@ impl Probe {
             Err(errno) => return Err(errno),
         };
         let ring = match options.io_uring {
-            true => try_ring(&file).map_err(|error| format!("io_uring refused: {error}")),
+            true => Ring::tried_on(file.as_fd()).map_err(|error| format!("io_uring refused: {error}")),
             false => Err("io_uring switched off".into()),
         };
         Ok(Probe { direct_io, ring })
@@ -203,22 +203,6 @@ fn nameless_file(dir: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
 fn try_read(file: &OwnedFd) -> Result<(), Errno> {
     let mut buf = AlignedBuf::zeroed(BLOCK as usize).map_err(|_| Errno::NOMEM)?;
     pread(file, &mut *buf, 0).map(drop)
-}
-
-/// A ring that has read `file`.
-fn try_ring(file: &OwnedFd) -> Result<Ring, io::Error> {
-    let mut ring = Ring::new()?;
-    let mut buf = AlignedBuf::zeroed(BLOCK as usize).map_err(io::Error::other)?;
-    // SAFETY: `file` and `buf` outlive the call of `run` below, and `buf` is not touched before it is over.
-    let read = unsafe { Read::new(file.as_fd(), 0, &mut buf) };
-    let mut result = Err(io::ErrorKind::Other.into());
-    ring.run(&[read], &mut |_, outcome| {
-        result = match outcome {
-            0.. => Ok(()),
-            errno => Err(io::Error::from_raw_os_error(-errno)),
-        };
-    });
-    result.map(|()| ring)
 }
 
 impl Dir for RealDir {

@@ -62,20 +62,17 @@ impl Handle {
         Err(Error::invalid(format!("{what} {at} of {} is not a multiple of {BLOCK}", self.name)))
     }
 
-    /// Reads what is left of `buf` after a first attempt, if there was one: `outcome` is the bytes it read,
-    /// or a negative error number.
+    /// Reads what is left of `buf` after a first attempt, if there was one: `outcome` is the bytes it read, or a negative
+    /// error number. Such a one is not final: a ring may be refused what a plain read is not, and it cancels what a thread that
+    /// ends has not started.
     pub fn finish_read(&self, at: u64, buf: &mut [u8], outcome: Option<i32>) -> Result<()> {
-        let mut attempt = outcome.map(|outcome| match usize::try_from(outcome) {
-            Ok(count) => Ok(count),
-            Err(_) => Err(Errno::from_raw_os_error(-outcome)),
-        });
+        let mut attempt = outcome.and_then(|outcome| usize::try_from(outcome).ok());
         let mut filled = 0;
         loop {
             let place = at.saturating_add(filled as u64);
-            let count = match attempt.take().unwrap_or_else(|| pread(&self.fd, &mut buf[filled..], place)) {
+            let count = match attempt.take().map_or_else(|| pread(&self.fd, &mut buf[filled..], place), Ok) {
                 Ok(count) => count,
-                // A ring cancels what a thread that ends has not started.
-                Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED) => continue,
+                Err(Errno::INTR | Errno::AGAIN) => continue,
                 Err(errno) => return Err(self.error("read", place, errno)),
             };
             filled += count;
@@ -266,9 +263,9 @@ mod tests {
             handle.write(0, &bytes, |_, _| Ok(0)),
             Err(Error::Io { source, .. }) if source.kind() == ErrorKind::WriteZero
         ));
-        // A first attempt that read the first 5,000 bytes, one that was interrupted, and none.
+        // A first attempt that read the first 5,000 bytes, ones that a ring cancelled and that it was refused, and none.
         for outcome in
-            [Some(5000), Some(-Errno::INTR.raw_os_error()), Some(-Errno::CANCELED.raw_os_error()), None]
+            [Some(5000), Some(-Errno::CANCELED.raw_os_error()), Some(-Errno::INVAL.raw_os_error()), None]
         {
             let mut read = vec![0; bytes.len()];
             let first = outcome.map_or(0, |count| count.max(0) as usize);
@@ -276,11 +273,14 @@ mod tests {
             handle.finish_read(0, &mut read, outcome).expect("read");
             assert_eq!(read, bytes, "{outcome:?}");
         }
-        let failed = handle.finish_read(4096, &mut [0; 10], Some(-Errno::IO.raw_os_error()));
-        assert_eq!(
-            failed.expect_err("EIO").to_string().split(':').next(),
-            Some("read of short at byte 4096 failed")
-        );
+        let unreadable = open("/dev/null", OFlags::WRONLY, Mode::empty()).expect("/dev/null");
+        let unreadable = Handle::new(unreadable, "short".into());
+        for outcome in [Some(-Errno::INVAL.raw_os_error()), None] {
+            let failed = unreadable.finish_read(4096, &mut [0; 10], outcome);
+            let Err(Error::Io { op, place, source }) = failed else { panic!("{failed:?}") };
+            assert_eq!((op, place.to_string().as_str()), ("read", "short at byte 4096"));
+            assert_eq!(Errno::from_io_error(&source), Some(Errno::BADF));
+        }
     }
 
     #[test]

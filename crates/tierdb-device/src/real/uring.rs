@@ -1,6 +1,8 @@
 //! A ring of io_uring as a port for batches of reads.
 
+use crate::buf::AlignedBuf;
 use crate::combine::Port;
+use crate::file::BLOCK;
 use io_uring::{IoUring, opcode, types};
 use rustix::io::{Errno, pread};
 use std::io;
@@ -62,6 +64,28 @@ const NOT_STARTED: i32 = -Errno::AGAIN.raw_os_error();
 impl Ring {
     pub fn new() -> io::Result<Self> {
         Ok(Ring { ring: Some(IoUring::builder().dontfork().build(BATCH as u32)?) })
+    }
+
+    /// A ring that has read the first block of `file`.
+    pub fn tried_on(file: BorrowedFd<'_>) -> io::Result<Self> {
+        let mut ring = Self::new()?;
+        ring.try_on(file)?;
+        Ok(ring)
+    }
+
+    /// Reads the first block of `file` twice at once, since one read alone does not go through the ring.
+    fn try_on(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
+        let zeroed = || AlignedBuf::zeroed(BLOCK as usize).map_err(io::Error::other);
+        let mut bufs = [zeroed()?, zeroed()?];
+        // SAFETY: `file` and `bufs` outlive the call of `run` below, and `bufs` are not touched before it is over.
+        let reads = bufs.each_mut().map(|buf| unsafe { Read::new(file, 0, buf) });
+        let mut result = Ok(());
+        self.run(&reads, &mut |_, outcome| {
+            if outcome < 0 {
+                result = Err(io::Error::from_raw_os_error(-outcome));
+            }
+        });
+        result
     }
 }
 
@@ -165,7 +189,6 @@ impl Drop for Flight<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buf::AlignedBuf;
     use std::os::fd::AsFd;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -223,6 +246,21 @@ mod tests {
             let bufs = run(&mut ring, &mut |position, outcome| outcomes[position] += outcome);
             assert_eq!((outcomes, filled(&bufs)), ([4096; BLOCKS], BLOCKS));
         }
+    }
+
+    #[test]
+    fn a_ring_that_may_not_read_is_found_out() {
+        use io_uring::register::Restriction;
+        // As on a kernel that has rings, and no reads through them.
+        let Ok(restricted) = IoUring::builder().setup_r_disabled().build(BATCH as u32) else { return };
+        let submitter = restricted.submitter();
+        if submitter.register_restrictions(&mut [Restriction::sqe_op(opcode::Nop::CODE)]).is_err() {
+            return;
+        }
+        submitter.register_enable_rings().expect("a ring that is disabled");
+        let refused = Ring { ring: Some(restricted) }.try_on(file().as_fd());
+        assert_eq!(refused.expect_err("no reads").raw_os_error(), Some(Errno::ACCESS.raw_os_error()));
+        Ring::tried_on(file().as_fd()).expect("one that may");
     }
 
     #[test]
