@@ -140,10 +140,11 @@ struct Probe {
 
 impl Probe {
     fn new(dir: &OwnedFd, options: &RealOptions) -> Result<Self, Errno> {
-        let direct = unnamed_file(dir, OFlags::DIRECT).and_then(|file| try_read(&file).map(|()| file));
+        let some_file = |flags| unnamed_file(dir, flags).or_else(|errno| present_file(dir, flags, errno));
+        let direct = some_file(OFlags::DIRECT).and_then(|file| try_read(&file).map(|()| file));
         let (direct_io, file) = match direct {
             Ok(file) => (true, file),
-            Err(Errno::INVAL) => (false, unnamed_file(dir, OFlags::empty())?),
+            Err(Errno::INVAL) => (false, some_file(OFlags::empty())?),
             Err(errno) => return Err(errno),
         };
         let ring = match options.io_uring {
@@ -198,6 +199,22 @@ fn nameless_file(dir: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
         let _ = unlinkat(dir, name.as_str(), AtFlags::empty());
         return file;
     }
+}
+
+/// A file that is there, where a new one is refused for want of room: a store on a file system that is full can be opened,
+/// or nothing in it could be deleted.
+fn present_file(dir: &OwnedFd, flags: OFlags, refused: Errno) -> Result<OwnedFd, Errno> {
+    if !matches!(refused, Errno::NOSPC | Errno::DQUOT) {
+        return Err(refused);
+    }
+    let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        if entry.file_type() == FileType::RegularFile {
+            return openat(dir, entry.file_name(), flags, Mode::empty());
+        }
+    }
+    Err(refused)
 }
 
 fn try_read(file: &OwnedFd) -> Result<(), Errno> {
@@ -269,9 +286,9 @@ impl Dir for RealDir {
             }
             Err(errno) => return Err(error(errno)),
         }
-        // For people, and for the error of the next one. The lock itself is what counts.
+        // For people, and for the error of the next one. The lock itself is what counts, on a full file system too.
         let pid = std::process::id().to_string();
-        ftruncate(&file, 0).and_then(|()| pwrite(&file, pid.as_bytes(), 0)).map_err(error)?;
+        let _ = ftruncate(&file, 0).and_then(|()| pwrite(&file, pid.as_bytes(), 0));
         Ok(Box::new(Lock(file)))
     }
 }
@@ -314,5 +331,23 @@ mod tests {
         assert_eq!(std::fs::read(taken(0)).expect("read"), b"not ours");
         assert!(taken(1).is_symlink());
         assert_eq!(std::fs::read_dir(temp.path()).expect("list").count(), 2);
+    }
+
+    #[test]
+    fn on_a_full_file_system_what_is_there_is_probed_and_locked() {
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = open(temp.path(), flags, Mode::empty()).expect("open");
+        std::os::unix::fs::symlink("/dev/full", temp.path().join(LOCK)).expect("link");
+        let present = |errno| present_file(&dir, OFlags::empty(), errno);
+        assert_eq!(present(Errno::NOSPC).err(), Some(Errno::NOSPC), "nothing is there but a link");
+        std::fs::write(temp.path().join("values"), "abc").expect("write");
+        for full in [Errno::NOSPC, Errno::DQUOT] {
+            try_read(&present(full).expect("the file that is there")).expect("read");
+        }
+        assert_eq!(present(Errno::IO).err(), Some(Errno::IO), "any other error counts");
+        let dir = RealDir::open(temp.path()).expect("directory");
+        let _lock = dir.lock().expect("nothing can be written into it");
+        assert!(matches!(dir.lock(), Err(Error::Locked { .. })), "it is a lock all the same");
     }
 }
