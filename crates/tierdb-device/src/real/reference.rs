@@ -146,11 +146,23 @@ impl Reader<'_> {
 
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
-        // What the kernel has not taken goes unread with the ring.
-        self.in_flight -= self.ring.submission().len();
+        let mut refused = false;
         while self.in_flight > 0 {
-            if self.ring.submit_and_wait(1).is_err() {
+            if refused {
+                // Completions of what the kernel took arrive without being asked for.
                 std::thread::sleep(Duration::from_millis(1));
+            } else if let Err(error) = self.ring.submit_and_wait(1) {
+                match Errno::from_io_error(&error) {
+                    Some(Errno::INTR) => {}
+                    Some(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    // What the kernel has not taken goes unread with the ring, which takes no more from here on.
+                    _ => {
+                        refused = true;
+                        self.in_flight -= self.ring.submission().len();
+                    }
+                }
             }
             self.completed();
         }
@@ -161,7 +173,11 @@ impl Drop for Reader<'_> {
 mod tests {
     use super::*;
     use crate::file::{Dir, OpenMode};
-    use crate::real::RealDir;
+    use crate::real::device::Device;
+    use crate::real::file::Handle;
+    use crate::real::{RealDir, RealOptions};
+    use std::io::Write;
+    use std::sync::Arc;
 
     #[test]
     fn reads_go_on_until_their_time_is_over_and_short_files_are_refused() {
@@ -199,5 +215,37 @@ mod tests {
         let mut cut = places;
         assert!(cut.read_until(Instant::now() + Duration::from_secs(5)).is_err());
         drop(cut);
+    }
+
+    #[test]
+    fn a_reader_goes_when_the_last_of_its_reads_is_complete() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let Ok(ring) = IoUring::new(8) else { return };
+        let (source, mut sink) = std::io::pipe().expect("pipe");
+        let device = Arc::new(Device::new(&RealOptions::default(), None));
+        let mut reader = Reader {
+            file: &RealFile::new(Handle::new(source.into(), "pipe".into()), device),
+            ring,
+            bufs: (0..2).map(|_| AlignedBuf::zeroed(4096).expect("memory")).collect(),
+            begun: vec![Instant::now(); 2],
+            in_flight: 0,
+            places: 1,
+            random: 1,
+        };
+        // One that the kernel has, and one that it has not taken yet.
+        reader.start(0);
+        reader.ring.submit().expect("submit");
+        reader.start(1);
+        let last = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                sink.write_all(&[1; 4096]).expect("the first");
+                std::thread::sleep(Duration::from_millis(100));
+                last.store(true, Ordering::Release);
+                sink.write_all(&[2; 4096]).expect("the last");
+            });
+            drop(reader);
+            assert!(last.load(Ordering::Acquire), "a read is still with the kernel");
+        });
     }
 }
