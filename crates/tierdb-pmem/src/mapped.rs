@@ -124,9 +124,24 @@ impl MappedPool {
     }
 
     /// An emulated pool of `len` bytes in plain memory, which lasts as long as this value.
+    ///
+    /// # Panics
+    /// If `len` is not a multiple of 8, or there is not so much memory.
     pub fn in_memory(len: u64) -> Self {
+        Self::on_arena(Arena::zeroed(len))
+    }
+
+    /// As [`MappedPool::in_memory`], for lengths that come from media.
+    ///
+    /// # Errors
+    /// As [`Arena::try_zeroed`].
+    pub fn try_in_memory(len: u64) -> Result<Self> {
+        Arena::try_zeroed(len).map(Self::on_arena)
+    }
+
+    fn on_arena(arena: Arena) -> Self {
         MappedPool {
-            arena: Arena::zeroed(len),
+            arena,
             parts: [(0, "memory pool".into())].into(),
             domain: PersistenceDomain::Emulated,
             drain_ns: 0,

@@ -8,7 +8,7 @@ use crate::setup::{POOL_NAME, VALUES_NAME, seed_of};
 use crate::shape;
 use crate::tiers::{Remain, Remains};
 use std::sync::Arc;
-use tierdb_base::{Error, FailureLatch, Location, Result, TierRole};
+use tierdb_base::{ByteSize, Error, FailureLatch, Location, Result, TierRole};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Dir, Meter, OpenMode, Striped};
 use tierdb_engine::Damage;
 use tierdb_log::{LoggedOptions, LoggedPool};
@@ -119,7 +119,14 @@ fn copy_pool<D: Dir>(
         damage.push(damaged(error.to_string(), None));
         return Ok(None);
     };
-    let pool = MappedPool::in_memory(remains.shape.pool_len);
+    let len = remains.shape.pool_len;
+    let pool = MappedPool::try_in_memory(len).map_err(|_| Error::Unsupported {
+        what: format!(
+            "verify and repair copy the pool of {} in the fast tier into memory, and the system has not so much left: run \
+             them where it has, with the directories of the store attached",
+            ByteSize(len)
+        ),
+    })?;
     let (mut start, mut found) = (0, false);
     for (dir, len) in dirs.iter().zip(lens) {
         match copy_part(dir, &pool, start, len, salvage, damage) {
@@ -167,4 +174,47 @@ fn copy_part<D: Dir>(
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::EngineKind;
+    use crate::identity::{Mode, Shape};
+    use tierdb_base::{ErrorKind, Uuid};
+    use tierdb_device::RealDir;
+
+    struct Look;
+
+    impl Work for Look {
+        type Output = ();
+
+        fn run<P: Pool, D: Dir>(self, _: Media<P, D>, _: Vec<Damage>) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_pool_that_is_larger_than_memory_is_an_error_that_says_so() {
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let dir = RealDir::open(temp.path()).expect("directory");
+        let file = dir.open(POOL_NAME, OpenMode::CreateNew).expect("create");
+        file.set_len(BLOCK).expect("length");
+        let tier = |dir| Remain { dir, path: temp.path().into(), capacity: None };
+        let (engine, mode) = (EngineKind::Valuelog, Mode::Byte);
+        let remains = |pool_len| Remains {
+            uuid: Uuid::nil(),
+            shape: Shape { engine, mode, pool_len, log_len: 0 },
+            fast: vec![tier(Some(dir.clone()))],
+            flash: vec![tier(None)],
+            notes: Vec::new(),
+            _locks: Vec::new(),
+        };
+        with_media(&remains(BLOCK), false, Look).expect("a page is there");
+        for salvage in [false, true] {
+            let refused = with_media(&remains(1 << 60), salvage, Look).expect_err("nobody has so much");
+            assert_eq!(refused.kind(), ErrorKind::Unsupported);
+            assert!(refused.to_string().contains("memory"), "{refused}");
+        }
+    }
 }

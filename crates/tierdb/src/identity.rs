@@ -47,6 +47,8 @@ const FILE_LEN: u64 = COPIES as u64 * BLOCK;
 const MAGIC: [u8; 8] = *b"TDBTIER\0";
 const SLAB: u32 = 1;
 const KNOWN_FLAGS: u32 = SLAB;
+/// A pool is in memory, of which no process has so many addresses.
+const POOL_LIMIT: u64 = 1 << 57;
 
 /// Where each field lies in a copy.
 mod at {
@@ -281,7 +283,9 @@ fn decode(copy: usize, raw: &[u8]) -> Copy {
             paths: std::str::from_utf8(paths).ok()?.lines().map(str::to_owned).collect(),
         };
         let tiers = if role == TierRole::Fast { identity.fast_tiers } else { identity.flash_tiers };
-        (format == FORMAT && identity.number < tiers).then_some(identity)
+        let pool_len = identity.shape.pool_len;
+        let is_pool = pool_len > 0 && pool_len.is_multiple_of(BLOCK) && pool_len < POOL_LIMIT;
+        (format == FORMAT && identity.number < tiers && is_pool).then_some(identity)
     };
     fields().map_or(Copy::Bad, Copy::Good)
 }

@@ -141,6 +141,11 @@ fn values_that_mean_nothing_do_not_count_although_the_checksum_is_right() {
         raw[at::CHECKSUM].copy_from_slice(&sum.to_le_bytes());
         assert!(matches!(decode(0, &raw), Copy::Bad), "byte {at}");
     }
+    for pool_len in [0, (512 << 20) + 8, 1 << 57, u64::MAX - 4095] {
+        let shape = Shape { pool_len, ..identity().shape };
+        let raw = Identity { shape, ..identity() }.encode(0).expect("encode");
+        assert!(matches!(decode(0, &raw), Copy::Bad), "a pool of {pool_len} bytes");
+    }
 }
 
 #[test]
