@@ -41,7 +41,10 @@ impl Exit {
             "no such store, or refused: another file, another store's tier, a newer format, an unsupported mode",
         ),
         (Exit::Locked, "locked: the store is open elsewhere"),
-        (Exit::Damaged, "damage found: stored bytes are not what was written"),
+        (
+            Exit::Damaged,
+            "damage found: stored bytes are not what was written, or (verify, repair) the medium does not give them back",
+        ),
         (Exit::NoSpace, "no space: a tier is full"),
         (Exit::Io, "a read or a write failed, or the store is read-only after a failed write"),
     ];

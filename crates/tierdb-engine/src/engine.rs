@@ -245,7 +245,8 @@ pub trait Engine: Send + Sync {
     /// Reads and checks everything that is stored, while the store is in use.
     ///
     /// # Errors
-    /// Only where the check itself cannot run; damage is in the report.
+    /// Only where the check itself cannot run, as where the store is read-only since a write failed; damage is in the report, and so
+    /// is what the media do not give back.
     fn verify(&self) -> Result<VerifyReport>;
 
     /// What the store holds, where, and what it has done since it was opened.

@@ -3,7 +3,7 @@
 use crate::engine::KeyRange;
 use tierdb_base::Location;
 
-/// One damaged place.
+/// One damaged place, or one that cannot be read, which costs its keys as much.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// What was found wrong.

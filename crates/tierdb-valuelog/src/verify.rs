@@ -39,7 +39,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let scanned = self.index.scan(start, false, BATCH, |key, entry| keys.push((key.to_vec(), entry)));
             let last = keys.last().map(|(key, _)| key.clone());
             for (key, entry) in keys {
-                self.verify_key(&key, entry, &mut report);
+                self.verify_key(&key, entry, &mut report)?;
             }
             from = match (scanned, last, from) {
                 (Ok(()), Some(last), _) => Bound::Excluded(last),
@@ -59,7 +59,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    fn verify_key(&self, key: &[u8], entry: u64, report: &mut VerifyReport) {
+    /// What is wrong with a record, or that it cannot be read, is in the report.
+    ///
+    /// # Errors
+    /// Where the key's last write cannot be made durable, which says nothing of what is stored.
+    fn verify_key(&self, key: &[u8], entry: u64, report: &mut VerifyReport) -> Result<()> {
         let damage =
             |what: String, place| Damage { what, place: Some(place), keys: Some(KeyRange::one(key)) };
         loop {
@@ -67,20 +71,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let Some(at) = self.hsit.at(entry) else {
                 let what = format!("the index names HSIT entry {entry}, which is not there");
                 report.damage.push(damage(what, self.pool.place(0)));
-                return;
+                return Ok(());
             };
-            let word = match self.hsit.settled(entry) {
-                Ok(word) => word,
-                Err(error) => {
-                    report.damage.push(damage(error.to_string(), self.pool.place(at)));
-                    return;
-                }
-            };
+            let word = self.hsit.settled(entry)?;
             match word.place() {
-                Place::None | Place::Free => return,
+                Place::None | Place::Free => return Ok(()),
                 Place::Damaged => {
                     report.damage.push(damage(self.damaged_entry(entry).to_string(), self.pool.place(at)));
-                    return;
+                    return Ok(());
                 }
                 Place::Ring(_) | Place::Flash(..) => {}
             }
@@ -114,11 +112,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 Ok(Some(bytes)) => {
                     report.keys_checked += 1;
                     report.bytes_checked += bytes;
-                    return;
+                    return Ok(());
                 }
                 // Written again, or moved, or the entry given to another key, while it was checked.
                 Ok(None) if self.hsit.word(entry).clean() != word => continue,
-                Ok(None) if self.index.get(key).is_ok_and(|now| now != Some(entry)) => return,
+                Ok(None) if self.index.get(key).is_ok_and(|now| now != Some(entry)) => return Ok(()),
                 Ok(None) => (
                     "the record is damaged, or is not the one its pointer names".to_owned(),
                     self.place_of(word),
@@ -126,7 +124,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 Err(error) => (error.to_string(), self.place_of(word)),
             };
             report.damage.push(damage(what, place));
-            return;
+            return Ok(());
         }
     }
 

@@ -250,7 +250,7 @@ impl Db {
     /// Reads and checks everything that is stored, while the store is in use.
     ///
     /// # Errors
-    /// Only where the check itself cannot run; damage is in the report.
+    /// `Poisoned` and others where the check itself cannot run; damage is in the report, and so is what the media do not give back.
     pub fn verify(&self) -> Result<VerifyReport> {
         self.engine().verify()
     }

@@ -5,7 +5,11 @@
 
 use crate::base::sizes_with;
 use crate::rig::Sizes;
+use tierdb_base::ErrorKind;
+use tierdb_engine::Durability;
 use tierdb_engine::conformance::harm::faults::{Script, do_what_they_are_for, ignore_each, sweep};
+use tierdb_engine::conformance::harm::{LogPlace, Rig};
+use tierdb_sim::{FaultKind, FaultPlan, Ops};
 use tierdb_valuelog::Background;
 
 /// Runs of scripts that meet a fault.
@@ -39,4 +43,22 @@ fn a_failure_that_is_ignored_is_noticed() {
         in_log,
     );
     assert!(sites >= 12, "only {sites}");
+}
+
+#[test]
+fn a_write_that_failed_is_not_damage_and_what_cannot_be_read_is() {
+    let rig = Rig::new(Sizes::tiny(), Some(LogPlace::WithValues));
+    let (world, engine) = rig.create();
+    engine.put(b"moved", &[1; 5000], Durability::Durable).and_then(|()| engine.flush()).expect("put");
+    world.inject(FaultPlan::from_nth(1, FaultKind::Eio).on(Ops::READ));
+    let unreadable = engine.verify().expect("a report").damage;
+    world.heal();
+    assert_eq!(unreadable.len(), 1, "{unreadable:?}");
+    assert_eq!(unreadable[0].keys.as_ref().and_then(|keys| keys.only_key()), Some(&b"moved"[..]));
+    world.inject(FaultPlan::from_nth(1, FaultKind::Eio).on(Ops::WRITE));
+    let failed = engine.put(b"key", b"value", Durability::Durable).expect_err("no write works");
+    world.heal();
+    assert_eq!(failed.kind(), ErrorKind::Io);
+    let refused = engine.verify().expect_err("whether the last write is there is not known");
+    assert_eq!(refused.kind(), ErrorKind::Poisoned, "{refused}");
 }
