@@ -29,11 +29,13 @@ struct Part {
     file: OwnedFd,
     name: Arc<str>,
     len: u64,
+    is_dax: bool,
 }
 
 impl Part {
-    /// Opens the file at `path`, or creates it with `len` bytes, durable on return but for its name.
-    fn open(path: &Path, len: u64) -> Result<Self> {
+    /// Opens the file at `path`, or creates it with `len` bytes, durable on return but for its name. Whether stores to it can
+    /// be durable, as they must be but for emulation, is asked before anything else, which other file systems may not know.
+    fn open(path: &Path, len: u64, emulate: bool) -> Result<Self> {
         let name: Arc<str> = path.display().to_string().into();
         let io = |op, e: Errno| Error::io(op, name.clone(), 0, e.into());
         if len == 0 || !len.is_multiple_of(4096) {
@@ -43,6 +45,15 @@ impl Part {
         }
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map_err(|e| io("open", e))?;
+        let is_dax = is_dax(&file);
+        if !is_dax && !emulate {
+            return Err(Error::Unsupported {
+                what: format!(
+                    "{name} is not on a DAX file system, so stores to it are not durable; use a block fast tier, or ask \
+                     for emulation"
+                ),
+            });
+        }
         let have = fstat(&file).map_err(|e| io("stat", e))?.st_size as u64;
         if have == 0 {
             ftruncate(&file, len).map_err(|e| io("resize", e))?;
@@ -55,7 +66,7 @@ impl Part {
                 Location::new(name, have.min(len)),
             ));
         }
-        Ok(Part { file, name, len })
+        Ok(Part { file, name, len, is_dax })
     }
 
     fn error(&self, op: &'static str, errno: Errno) -> Error {
@@ -83,7 +94,8 @@ impl MappedPool {
     /// `Io` from the system; `Unsupported` if a path is not DAX and `emulate` is not set; `Corrupt` if an
     /// existing file is of another length; `Invalid` for no file, or a length that is not of whole pages.
     pub fn open_all(files: &[(&Path, u64)], emulate: bool) -> Result<Self> {
-        let files = files.iter().map(|(path, len)| Part::open(path, *len)).collect::<Result<Vec<_>>>()?;
+        let files =
+            files.iter().map(|(path, len)| Part::open(path, *len, emulate)).collect::<Result<Vec<_>>>()?;
         let Some(first) = files.first() else { return Err(Error::invalid("a pool has at least one file")) };
         let len = files.iter().try_fold(0, |sum: u64, part| sum.checked_add(part.len));
         let mut reserved = len
@@ -91,19 +103,7 @@ impl MappedPool {
             .ok_or(Errno::NOMEM)
             .and_then(Reservation::new)
             .map_err(|e| first.error("map", e))?;
-        let mut dax = true;
-        for part in &files {
-            dax &= is_dax(&part.file);
-            if !dax && !emulate {
-                return Err(Error::Unsupported {
-                    what: format!(
-                        "{} is not on a DAX file system, so stores to it are not durable; use a block fast tier, or \
-                         ask for emulation",
-                        part.name
-                    ),
-                });
-            }
-        }
+        let dax = files.iter().all(|part| part.is_dax);
         let flags = if dax { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
         let (mut parts, mut at) = (Vec::with_capacity(files.len()), 0);
         for part in files {
@@ -353,6 +353,17 @@ mod tests {
         }
         assert!(MappedPool::open(&path, 4096, true).is_err(), "a wrong length is refused");
         std::fs::remove_dir_all(&dir).expect("clean up");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps a file")]
+    fn a_file_that_is_not_on_nvm_is_refused_before_it_takes_space() {
+        let path = std::env::temp_dir().join(format!("tierdb-pmem-refused-{}", std::process::id()));
+        let refused = MappedPool::open(&path, 8192, false).err().expect("no DAX");
+        assert!(matches!(refused, Error::Unsupported { .. }), "{refused}");
+        // Not all file systems that are no NVM can allocate.
+        assert_eq!(std::fs::metadata(&path).expect("it was created").len(), 0);
+        std::fs::remove_file(&path).expect("clean up");
     }
 
     #[test]
