@@ -239,7 +239,8 @@ impl Dir for RealDir {
         let direct = if self.0.direct_io { OFlags::DIRECT } else { OFlags::empty() };
         let fd = openat(&self.0.fd, name, flags | create | direct, FILE_MODE)
             .map_err(|errno| self.error(op, name, errno))?;
-        Ok(RealFile::new(Handle::new(fd, self.place(name).into()), self.0.device.clone()))
+        let handle = Handle::new(fd, self.place(name).into());
+        Ok(RealFile::new(handle, self.0.device.clone(), self.0.direct_io))
     }
 
     fn list(&self) -> Result<Vec<String>> {

@@ -3,6 +3,7 @@
 use super::device::Device;
 use crate::buf::AlignedBuf;
 use crate::file::{BLOCK, BlockFile, FileRead};
+use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, fallocate, fdatasync, fstat, fsync, ftruncate};
 use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2};
 use std::io::{self, ErrorKind, IoSlice};
@@ -136,12 +137,38 @@ pub struct RealFile {
     /// Changes of the length, and how many of them are durable.
     resized: AtomicU64,
     synced: AtomicU64,
+    /// What a sync of the page cache has failed with, where writes go through that: the system tells of a write-back that
+    /// failed only once, to whichever sync of the open file asks first. So they take turns, and all later ones are told the same.
+    cached: Option<Mutex<Option<Errno>>>,
 }
 
 impl RealFile {
-    pub(super) fn new(handle: Handle, device: Arc<Device>) -> Self {
-        let handle = Arc::new(handle);
-        RealFile { handle, device, resized: AtomicU64::new(0), synced: AtomicU64::new(0) }
+    /// The file of `handle`, which is open for direct I/O or not.
+    pub(super) fn new(handle: Handle, device: Arc<Device>, direct_io: bool) -> Self {
+        RealFile {
+            handle: Arc::new(handle),
+            device,
+            resized: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
+            cached: (!direct_io).then(Mutex::default),
+        }
+    }
+
+    /// Does `sync`, in turn where that has to be.
+    fn sync_by(&self, sync: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+        let told = || loop {
+            match sync() {
+                // An interrupted sync has not said how it ended; any other error has, for good.
+                Err(Errno::INTR) => {}
+                ended => return ended,
+            }
+        };
+        let Some(cached) = &self.cached else { return told() };
+        let mut failed = cached.lock();
+        match *failed {
+            Some(errno) => Err(errno),
+            None => told().inspect_err(|errno| *failed = Some(*errno)),
+        }
     }
 
     pub(super) fn handle(&self) -> &Arc<Handle> {
@@ -192,6 +219,12 @@ impl BlockFile for RealFile {
 
     fn write_durable(&self, at: u64, bytes: &AlignedBuf) -> Result<()> {
         self.handle.check(at, "offset")?;
+        if self.cached.is_some() {
+            self.handle.write(at, bytes, |bytes, at| pwrite(&self.handle, bytes, at))?;
+            return self
+                .sync_by(|| fdatasync(&self.handle))
+                .map_err(|errno| self.handle.error("write", at, errno));
+        }
         self.handle.write(at, bytes, |bytes, at| {
             match pwritev2(&self.handle, &[IoSlice::new(bytes)], at, ReadWriteFlags::DSYNC) {
                 // A file system that knows no such flag.
@@ -208,12 +241,8 @@ impl BlockFile for RealFile {
     fn sync(&self) -> Result<()> {
         let resized = self.resized.load(Ordering::Acquire);
         let whole = self.synced.load(Ordering::Acquire) < resized;
-        // An interrupted sync has not said how it ended; any other error has, for good.
-        while let Err(errno) = if whole { fsync(&self.handle) } else { fdatasync(&self.handle) } {
-            if errno != Errno::INTR {
-                return Err(self.handle.error("sync", 0, errno));
-            }
-        }
+        self.sync_by(|| if whole { fsync(&self.handle) } else { fdatasync(&self.handle) })
+            .map_err(|errno| self.handle.error("sync", 0, errno))?;
         self.synced.fetch_max(resized, Ordering::Release);
         Ok(())
     }
@@ -229,7 +258,7 @@ mod tests {
     fn a_full_device_is_a_full_device_to_every_write() {
         let full = open("/dev/full", OFlags::RDWR, Mode::empty()).expect("/dev/full");
         let device = Arc::new(Device::new(&RealOptions::default(), None));
-        let file = RealFile::new(Handle::new(full, "full".into()), device);
+        let file = RealFile::new(Handle::new(full, "full".into()), device, true);
         let bytes = AlignedBuf::from_bytes(&[1; 100]).expect("memory");
         for result in [file.write(8192, &bytes), file.write_durable(8192, &bytes)] {
             let Err(Error::Io { op, place, source }) = result else { panic!("{result:?}") };
@@ -241,6 +270,28 @@ mod tests {
             assert_eq!(source.kind(), ErrorKind::StorageFull, "{errno}");
             assert!(source.to_string().contains(what), "{source}");
         }
+    }
+
+    #[test]
+    fn through_the_page_cache_all_are_told_what_one_sync_failed_with() {
+        let path = std::env::temp_dir().join(format!("tierdb-cached-{}", std::process::id()));
+        let open = || std::fs::File::options().create(true).truncate(true).read(true).write(true).open(&path);
+        let bytes = AlignedBuf::from_bytes(&[1; 100]).expect("memory");
+        for direct_io in [false, true] {
+            let device = Arc::new(Device::new(&RealOptions::default(), None));
+            let handle = Handle::new(open().expect("file").into(), "cached".into());
+            let file = RealFile::new(handle, device, direct_io);
+            file.write_durable(0, &bytes).and_then(|()| file.sync()).expect("nothing has failed");
+            assert_eq!(file.sync_by(|| Err(Errno::IO)), Err(Errno::IO));
+            // As far as the system goes, the next one is told of nothing.
+            for (op, result) in [("write", file.write_durable(0, &bytes)), ("sync", file.sync())] {
+                let failed = result.err().map(|error| error.to_string());
+                let expected = (!direct_io).then(|| format!("{op} of cached at byte 0 failed: "));
+                assert_eq!(failed.is_some(), expected.is_some(), "{failed:?}");
+                assert!(failed.unwrap_or_default().starts_with(&expected.unwrap_or_default()));
+            }
+        }
+        std::fs::remove_file(&path).expect("remove");
     }
 
     #[test]

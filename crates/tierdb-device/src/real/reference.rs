@@ -224,7 +224,7 @@ mod tests {
         let (source, mut sink) = std::io::pipe().expect("pipe");
         let device = Arc::new(Device::new(&RealOptions::default(), None));
         let mut reader = Reader {
-            file: &RealFile::new(Handle::new(source.into(), "pipe".into()), device),
+            file: &RealFile::new(Handle::new(source.into(), "pipe".into()), device, true),
             ring,
             bufs: (0..2).map(|_| AlignedBuf::zeroed(4096).expect("memory")).collect(),
             begun: vec![Instant::now(); 2],
