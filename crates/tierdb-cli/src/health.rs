@@ -12,6 +12,19 @@ use tierdb_engine::{Damage, VerifyReport};
 
 /// Prints what a check found; damage is a failure that has then been reported.
 pub fn report(report: &VerifyReport, as_json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    ended(print_report(report, as_json, out), report.is_clean())
+}
+
+/// Damage decides how the command ends, whatever became of its output.
+fn ended(printed: Result<(), Failure>, whole: bool) -> Result<(), Failure> {
+    match printed {
+        _ if whole => printed,
+        Err(Failure::Told(_, what)) => Err(Failure::Told(Exit::Damaged, what)),
+        _ => Err(Failure::Reported(Exit::Damaged)),
+    }
+}
+
+fn print_report(report: &VerifyReport, as_json: bool, out: &mut dyn Write) -> Result<(), Failure> {
     if as_json {
         writeln!(out, "{}", as_object(report))?;
     } else {
@@ -25,11 +38,16 @@ pub fn report(report: &VerifyReport, as_json: bool, out: &mut dyn Write) -> Resu
         let checked = counted(report.keys_checked, "key", "keys");
         writeln!(out, "checked {checked} and {} of records: {found}", ByteSize(report.bytes_checked))?;
     }
-    if report.is_clean() { Ok(()) } else { Err(Failure::Reported(Exit::Damaged)) }
+    Ok(())
 }
 
 /// Prints what a repair saved, and what it could not; the latter is a failure that has then been reported.
 pub fn saved(saved: &Saved, out: &mut dyn Write) -> Result<(), Failure> {
+    let whole = saved.index_whole && saved.uncertain == 0 && saved.damage.is_empty();
+    ended(print_saved(saved, out), whole)
+}
+
+fn print_saved(saved: &Saved, out: &mut dyn Write) -> Result<(), Failure> {
     for note in &saved.notes {
         writeln!(out, "note: {note}")?;
     }
@@ -44,8 +62,7 @@ pub fn saved(saved: &Saved, out: &mut dyn Write) -> Result<(), Failure> {
         writeln!(out, "uncertain: {keys} may have been overwritten or deleted since")?;
     }
     writeln!(out, "saved {}; {} has the details", counted(saved.keys, "key", "keys"), saved.list)?;
-    let whole = saved.index_whole && saved.uncertain == 0 && saved.damage.is_empty();
-    if whole { Ok(()) } else { Err(Failure::Reported(Exit::Damaged)) }
+    Ok(())
 }
 
 /// Prints how much a checkpoint, or a restored store, holds.
@@ -97,8 +114,22 @@ fn insert_bound(object: &mut Map<String, Value>, names: [&str; 2], bound: &Bound
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io;
     use tierdb_base::Location;
     use tierdb_engine::KeyRange;
+
+    /// An output that fails.
+    struct Closed(io::ErrorKind);
+
+    impl Write for Closed {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(self.0.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Err(self.0.into())
+        }
+    }
 
     #[test]
     fn a_repair_tells_what_is_missing_and_ends_with_its_code() {
@@ -135,6 +166,14 @@ mod tests {
         assert!(text.starts_with(
             "damage: checksum mismatch, in flash-0 at byte 4096 (keys a\\n to before a\\xff)\n"
         ));
+
+        // A reader that goes away takes nothing from that, and a failed write of the output is told.
+        for (kind, told) in [(io::ErrorKind::BrokenPipe, false), (io::ErrorKind::StorageFull, true)] {
+            let failure = report(&found, false, &mut Closed(kind)).expect_err("damaged");
+            assert_eq!((failure.exit(), matches!(failure, Failure::Told(..))), (Exit::Damaged, told));
+            let lost = Saved { list: "REPORT", ..Saved::default() };
+            assert_eq!(saved(&lost, &mut Closed(kind)).expect_err("no index").exit(), Exit::Damaged);
+        }
 
         let mut out = Vec::new();
         report(&found, true, &mut out).expect_err("damaged");

@@ -1,21 +1,43 @@
 //! Rows of comma-separated values.
 
+use super::lines::MAX_LINE;
 use super::{Found, Source};
 use crate::args::Load;
 use crate::exit::{Exit, Failure};
 use csv::{ByteRecord, ErrorKind, Reader, ReaderBuilder};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// Each row is an entry: its key is made of some columns, its value is one column or the whole row.
 pub struct CsvRows {
-    rows: Reader<Box<dyn Read>>,
+    rows: Reader<Limited>,
     name: PathBuf,
     keys: Vec<usize>,
     separator: Vec<u8>,
     value: RowValue,
     row: ByteRecord,
+    /// The most bytes of one row.
+    limit: usize,
+}
+
+/// An input of which only so much is read: a quote that is not closed makes all that follows one row.
+struct Limited {
+    from: Box<dyn Read>,
+    left: usize,
+}
+
+impl Read for Limited {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.left == 0 && !buf.is_empty() {
+            let why = "the row is too long to hold an entry: is a quote in it not closed?";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        let most = buf.len().min(self.left);
+        let read = self.from.read(&mut buf[..most])?;
+        self.left -= read;
+        Ok(read)
+    }
 }
 
 /// What becomes the value.
@@ -34,10 +56,11 @@ impl CsvRows {
         let &[delimiter] = load.delimiter.as_bytes() else {
             return Err(Failure::Told(Exit::Usage, "--delimiter takes one ASCII character".to_owned()));
         };
+        let from = Limited { from, left: MAX_LINE };
         let mut rows =
             ReaderBuilder::new().has_headers(!load.no_header).delimiter(delimiter).from_reader(from);
         let name = PathBuf::from(name);
-        let told = |e| fatal(&name, e);
+        let told = |e| fatal(&name, 1, e);
         let header = if load.no_header { None } else { Some(rows.byte_headers().map_err(told)?.clone()) };
         let names = header.as_ref().map(|header| names(header, &name)).transpose()?;
         let column = |asked: &String| column(asked, names.as_deref());
@@ -50,7 +73,7 @@ impl CsvRows {
             (None, None) => RowValue::Array,
         };
         let separator = load.key_separator.as_bytes().to_vec();
-        Ok(CsvRows { rows, name, keys, separator, value, row: ByteRecord::new() })
+        Ok(CsvRows { rows, name, keys, separator, value, row: ByteRecord::new(), limit: MAX_LINE })
     }
 }
 
@@ -58,6 +81,7 @@ impl Source for CsvRows {
     fn next(&mut self) -> Result<Option<(u64, Found)>, Failure> {
         // The reader takes the next row where an error left off, so an error costs one row.
         let line = self.rows.position().line();
+        self.rows.get_mut().left = self.limit;
         match self.rows.read_byte_record(&mut self.row) {
             Ok(false) => Ok(None),
             Ok(true) => {
@@ -70,7 +94,7 @@ impl Source for CsvRows {
                     let why = format!("the row has {len} columns, the first one has {expected_len}");
                     Ok(Some((line, Found::Malformed(why))))
                 }
-                _ => Err(fatal(&self.name, error)),
+                _ => Err(fatal(&self.name, line, error)),
             },
         }
     }
@@ -146,10 +170,32 @@ fn column(asked: &str, names: Option<&[String]>) -> Result<usize, Failure> {
     }
 }
 
-fn fatal(name: &std::path::Path, error: csv::Error) -> Failure {
+fn fatal(name: &std::path::Path, line: u64, error: csv::Error) -> Failure {
     let told = error.to_string();
     match error.into_kind() {
+        ErrorKind::Io(cause) if cause.kind() == io::ErrorKind::InvalidData => {
+            Failure::invalid(format!("{} line {line}: {cause}", name.display()))
+        }
         ErrorKind::Io(cause) => Failure::read(name, &cause),
         _ => Failure::invalid(format!("{}: {told}", name.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+
+    #[test]
+    fn a_quote_that_is_not_closed_does_not_take_the_whole_input() {
+        let words = ["tierdb", "load", "s", "rows.csv", "--key-column", "k", "--value-column", "v"];
+        let Command::Load(load) = Cli::try_parse_from(words).expect("a command").command else { panic!() };
+        let input = |rows: &'static str| Box::new(io::Cursor::new(rows).chain(io::repeat(b'x')));
+        let mut source = CsvRows::new(input("k,v\na,1\nb,\"2"), "rows.csv", &load).expect("a header");
+        source.limit = 100_000;
+        assert!(matches!(source.next(), Ok(Some((2, Found::Entry(key, _)))) if key == b"a"));
+        let Err(Failure::Told(exit, why)) = source.next() else { panic!("it is no row") };
+        assert!(exit == Exit::Invalid && why.starts_with("rows.csv line 3: the row is too long"), "{why}");
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use tierdb_base::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
 /// The longest line that could hold an entry: every byte takes at most six characters (`\u00ff`).
-const MAX_LINE: usize = 6 * (MAX_KEY_BYTES + MAX_VALUE_BYTES) + 4096;
+pub const MAX_LINE: usize = 6 * (MAX_KEY_BYTES + MAX_VALUE_BYTES) + 4096;
 
 /// Reads an input line by line, without its line ends (LF or CR LF), skipping empty lines.
 pub struct Lines {
