@@ -25,6 +25,7 @@ pub struct Counters {
     pub cached_by_reclaim: Counter,
     pub collected_chunks: Counter,
     pub collected_records: Counter,
+    /// Ranges of scans that were copied to be brought together, those that still wait for their chunk to fill included.
     pub rewritten_ranges: Counter,
     pub damaged_records: Counter,
     pub quarantined_chunks: Counter,

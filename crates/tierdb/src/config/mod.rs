@@ -1,6 +1,6 @@
 //! What a store is made of: memory, tiers and a few settings, from TOML or built in code.
 //!
-//! There are at most ten things to set, and a store on one plain SSD needs none of them. Sizes are
+//! A store on one plain SSD needs nothing of it set but its path. Sizes are
 //! contracts: the store does not use more of a tier, nor of memory, than it was given. A key that is not
 //! known is an error that names it, so a misspelt setting cannot be silently ignored.
 

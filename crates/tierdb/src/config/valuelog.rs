@@ -16,7 +16,7 @@ pub struct Valuelog {
     /// must fit. *Fixed when the store is created.*
     #[serde(default, with = "size::optional", skip_serializing_if = "Option::is_none")]
     pub write_buffer: Option<ByteSize>,
-    /// Write-buffer fill, in percent, at which values start to move to flash. Default 50, 10..=90.
+    /// Write-buffer fill, in percent, at which values start to move to flash. Default 75, 10..=90.
     ///
     /// Raise it to let more overwrites die in the buffer; lower it if writers stall (`Stats::stall_ns`).
     /// *Takes effect on open.*
