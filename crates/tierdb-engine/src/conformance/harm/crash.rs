@@ -8,132 +8,278 @@
 use super::rig::{LogPlace, Rig, Sizes};
 use super::script::{self, Known, Script};
 use crate::conformance::Oracle;
+use fastrand::Rng;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tierdb_sim::crashtest::{CrashFailure, CrashRun, Options, explore};
 use tierdb_sim::{Budget, CrashModel, World};
 
-/// Media to run a script on, and what is known of them: nothing; or what a crash within an earlier run of it has
-/// left; or what that run has left when its process was killed, or had ended without a close.
-fn start<S: Sizes>(script: &Script, rig: &Rig<S>, seed: u64) -> (World, Known) {
-    let (world, known) = (rig.world(), Known::new(Oracle::new()));
-    if seed.is_multiple_of(2) {
-        return (world, known);
+/// What a run begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Start {
+    /// An empty store.
+    Fresh,
+    /// What a crash within an earlier run of the script has left.
+    Crashed,
+    /// What that run has left when its process was killed, or had ended.
+    Killed,
+}
+
+/// A run of the suite. Scripts, logs, sizes, begin, end and depth are dealt from packs of their own, so that none of them tells
+/// another; the seed draws the steps and the images.
+#[derive(Clone, Debug)]
+pub(super) struct Case<S> {
+    pub seed: u64,
+    pub script: &'static Script,
+    pub rig: Rig<S>,
+    pub start: Start,
+    /// The event at which the earlier run ends, if it comes so far.
+    pub ends_at: u64,
+    /// Of the images that its crash may leave, the number of the one to begin with.
+    pub image: usize,
+    /// Whether the earlier run closes the store at its end.
+    earlier_closes: bool,
+    /// Whether the run closes the store, opens it again and goes on.
+    closes: bool,
+    depth: u32,
+}
+
+/// Runs of each script of one thread in a pack.
+const OF_EACH: usize = 12;
+/// Those of two threads. Threads that end leave something behind that every later store looks through: a few do.
+const OF_TOGETHER: usize = 4;
+/// Runs in a pack.
+pub(super) const PACK: u64 = (Script::ALL.len() * OF_EACH + OF_TOGETHER) as u64;
+
+/// `count` of `of`, each as often as it stands there, in a random order.
+fn shuffled<T: Clone>(rng: &mut Rng, count: usize, of: &[T]) -> Vec<T> {
+    let mut dealt: Vec<T> = of.iter().cloned().cycle().take(count).collect();
+    rng.shuffle(&mut dealt);
+    dealt
+}
+
+/// The runs of a pack, on stores of each of `sizes`, a quarter of them on a log.
+pub(super) fn deal<S: Sizes>(pack: u64, sizes: &[S]) -> Vec<Case<S>> {
+    let mut rng = Rng::with_seed(pack);
+    let mut cases = Vec::new();
+    for script in Script::ALL.iter().chain([&Script::TOGETHER]) {
+        let count = if script.threads > 1 { OF_TOGETHER } else { OF_EACH };
+        let places = shuffled(&mut rng, LogPlace::ALL.len(), &LogPlace::ALL);
+        let logs: Vec<_> = places.into_iter().flat_map(|place| [None, None, None, Some(place)]).collect();
+        let mut logs = shuffled(&mut rng, count, &logs);
+        let mut sizes = shuffled(&mut rng, count, sizes);
+        let mut starts =
+            shuffled(&mut rng, count, &[Start::Fresh, Start::Crashed, Start::Fresh, Start::Killed]);
+        let mut closes = shuffled(&mut rng, count, &[true, false]);
+        let mut depths = shuffled(&mut rng, count, &[2, 2, 2, 3]);
+        cases.extend((0..count).map_while(|_| {
+            let rig = Rig::new(sizes.pop()?, logs.pop()?);
+            let (start, closes, depth) = (starts.pop()?, closes.pop()?, depths.pop()?);
+            let (ends_at, image, earlier_closes) = (rng.u64(50..450), rng.usize(..8), rng.bool());
+            Some(Case { seed: 0, script, rig, start, ends_at, image, earlier_closes, closes, depth })
+        }));
     }
-    // The earlier run ends where it meets this event, and it unwinds from there as if it were killed.
-    let (last, seen, ended) = (50 + seed * 37 % 400, known.clone(), Arc::new(Mutex::new(None)));
-    let (sink, first) = (ended.clone(), AtomicU64::new(u64::MAX));
-    world.on_event(Some(Arc::new(move |world, event| {
-        first.fetch_min(event.number, Ordering::Relaxed);
-        if event.number - first.load(Ordering::Relaxed) == last {
-            *sink.lock().expect("not killed twice") = Some((seen.get(), world.capture(), world.killed()));
-            resume_unwind(Box::new("killed"));
+    rng.shuffle(&mut cases);
+    for (seed, case) in (pack * PACK..).zip(&mut cases) {
+        case.seed = seed;
+    }
+    cases
+}
+
+impl<S: Sizes> Case<S> {
+    /// Two threads at once, on an empty store.
+    pub fn together(seed: u64, rig: Rig<S>) -> Self {
+        Case {
+            seed,
+            script: &Script::TOGETHER,
+            rig,
+            start: Start::Fresh,
+            ends_at: 0,
+            image: 0,
+            earlier_closes: false,
+            closes: false,
+            depth: 2,
         }
-    })));
-    let run = catch_unwind(AssertUnwindSafe(|| {
-        let engine = rig.open_or_create(&world).expect("a whole store opens");
-        script::run_on(&Script { threads: 1, ..script.clone() }, seed, &*engine, &known);
-        // If it comes so far: what is only buffered goes with the process.
-        let ticket = known.update(Oracle::sync);
-        engine.sync().expect("no fault was injected");
-        known.update(|oracle| oracle.returned(ticket));
-    }));
-    world.on_event(None);
-    let ended = ended.lock().expect("not killed twice").take();
-    let Some((oracle, point, killed)) = ended else {
-        run.expect("it was not killed");
-        return (world, known);
-    };
-    let world = if seed % 4 == 1 {
-        let budget = Budget::default();
-        let images = point.images(&CrashModel::BOTH, seed, &budget).take(1 + seed as usize % 8);
-        images.last().expect("an image").world
-    } else {
-        killed
-    };
-    (world, Known::new(oracle))
-}
+    }
 
-/// Runs `script`; where it closes the store, opens that again and goes on.
-pub fn run<S: Sizes>(script: &Script, rig: &Rig<S>, seed: u64, world: &World, known: &Known) {
-    fastrand::seed(seed);
-    let engine = rig.open_or_create(world).expect("a whole store opens");
-    // From now on what was under way in an earlier run is done or undone for good.
-    known.update(|oracle| {
-        let content = oracle.check(&*engine).expect("holds what it may");
-        oracle.adopt(&content);
-    });
-    if script::run_on(script, seed, &*engine, known) {
-        drop(engine);
-        let engine = rig.open_or_create(world).expect("a closed store opens");
-        script::run_on(&Script { ops: script.ops / 2, ..script.clone() }, seed + 1, &*engine, known);
+    /// Runs it, and opens what it leaves once more.
+    pub fn pass(&self) {
+        let (world, known) = self.start();
+        self.run(&world, &known);
+        drop(self.rig.open_or_create(&world.copy()).expect("a whole store opens"));
+    }
+
+    /// Crashes the script at its events.
+    ///
+    /// # Errors
+    /// The first image that does not open, does not hold what it must, or is found damaged.
+    pub fn explore(&self, options: &Options) -> Result<CrashRun, Box<CrashFailure>> {
+        let options = options.clone().seed(self.seed);
+        let (world, known) = self.start();
+        let open_image =
+            |image: &World| self.rig.open_or_create(image).map_err(|error| format!("open: {error}"));
+        explore(
+            &world,
+            &options,
+            &known,
+            |world, known| self.run(world, known),
+            |image| open_image(image).map(|_| ()),
+            |oracle, image| {
+                let engine = open_image(image)?;
+                oracle.check(&*engine).map_err(|failure| failure.to_string())?;
+                let found = engine.verify().map_err(|error| format!("verify: {error}"))?;
+                if found.is_clean() { Ok(()) } else { Err(format!("damaged: {:?}", found.damage)) }
+            },
+        )
+    }
+
+    /// Media to run the script on, and what is known of them.
+    fn start(&self) -> (World, Known) {
+        let Case { seed, script, ref rig, .. } = *self;
+        let (world, known) = (rig.world(), Known::new(Oracle::new()));
+        if self.start == Start::Fresh {
+            return (world, known);
+        }
+        let (ends_at, image) = (self.ends_at, self.image);
+        fastrand::seed(seed);
+        // The earlier run ends where it meets this event, and it unwinds from there as if it were killed.
+        let (seen, ended) = (known.clone(), Arc::new(Mutex::new(None)));
+        let (sink, first) = (ended.clone(), AtomicU64::new(u64::MAX));
+        world.on_event(Some(Arc::new(move |world, event| {
+            first.fetch_min(event.number, Ordering::Relaxed);
+            if event.number - first.load(Ordering::Relaxed) == ends_at {
+                *sink.lock().expect("not killed twice") = Some((seen.get(), world.capture(), world.killed()));
+                resume_unwind(Box::new("killed"));
+            }
+        })));
+        let run = catch_unwind(AssertUnwindSafe(|| {
+            let engine = rig.open_or_create(&world).expect("a whole store opens");
+            script::run_on(&Script { threads: 1, ..script.clone() }, seed, &*engine, &known);
+            // If it comes so far: what is only buffered goes with the process.
+            if self.earlier_closes {
+                script::close(&*engine, &known);
+            } else {
+                script::sync(&*engine, &known);
+            }
+        }));
+        world.on_event(None);
+        let ended = ended.lock().expect("not killed twice").take();
+        let Some((oracle, point, killed)) = ended else {
+            run.expect("it was not killed");
+            return (world, known);
+        };
+        let world = match self.start {
+            Start::Crashed => {
+                let budget = Budget::default();
+                let images = point.images(&CrashModel::BOTH, seed, &budget).take(1 + image);
+                images.last().expect("an image").world
+            }
+            _ => killed,
+        };
+        (world, Known::new(oracle))
+    }
+
+    /// Runs the script; where it closes the store, opens that again and goes on.
+    fn run(&self, world: &World, known: &Known) {
+        let Case { seed, script, ref rig, .. } = *self;
+        fastrand::seed(seed);
+        let engine = rig.open_or_create(world).expect("a whole store opens");
+        // From now on what was under way in an earlier run is done or undone for good.
+        known.update(|oracle| {
+            let content = oracle.check(&*engine).expect("holds what it may");
+            oracle.adopt(&content);
+        });
+        script::run_on(script, seed, &*engine, known);
+        if self.closes {
+            script::close(&*engine, known);
+            drop(engine);
+            let engine = rig.open_or_create(world).expect("a closed store opens");
+            script::run_on(&Script { ops: script.ops / 2, ..script.clone() }, seed + 1, &*engine, known);
+        }
     }
 }
 
-/// Crashes `script` at its events.
-///
-/// # Errors
-/// The first image that does not open, does not hold what it must, or is found damaged.
-pub fn explore_script<S: Sizes>(
-    script: &Script,
-    rig: &Rig<S>,
-    options: &Options,
-) -> Result<CrashRun, Box<CrashFailure>> {
-    let (world, known) = start(script, rig, options.seed);
-    let open_image = |image: &World| rig.open_or_create(image).map_err(|error| format!("open: {error}"));
-    explore(
-        &world,
-        options,
-        &known,
-        |world, known| run(script, rig, options.seed, world, known),
-        |image| open_image(image).map(|_| ()),
-        |oracle, image| {
-            let engine = open_image(image)?;
-            oracle.check(&*engine).map_err(|failure| failure.to_string())?;
-            let found = engine.verify().map_err(|error| format!("verify: {error}"))?;
-            if found.is_clean() { Ok(()) } else { Err(format!("damaged: {:?}", found.damage)) }
-        },
-    )
+/// The combinations that none of `cases` is, of those that may matter.
+fn not_met<S: Sizes>(cases: &[Case<S>], sizes: &[S]) -> Vec<String> {
+    let mut missing = Vec::new();
+    let mut want = |what: String, is: &dyn Fn(&Case<S>) -> bool| {
+        if !cases.iter().any(is) {
+            missing.push(what);
+        }
+    };
+    let logs: Vec<_> = [None].into_iter().chain(LogPlace::ALL.map(Some)).collect();
+    let starts = [Start::Fresh, Start::Crashed, Start::Killed];
+    let ends = [true, false];
+    for script in Script::ALL.iter().chain([&Script::TOGETHER]) {
+        let name = script.name;
+        let mut with = |what: String, is: &dyn Fn(&Case<S>) -> bool| {
+            want(format!("{name}, {what}"), &|case| case.script.name == name && is(case));
+        };
+        starts.iter().for_each(|start| with(format!("{start:?}"), &|case| case.start == *start));
+        ends.iter().for_each(|closes| with(format!("closes: {closes}"), &|case| case.closes == *closes));
+        with("on a log".into(), &|case| case.rig.log.is_some());
+        if script.threads > 1 {
+            continue;
+        }
+        logs.iter().for_each(|log| with(format!("{log:?}"), &|case| case.rig.log == *log));
+        for sizes in sizes.iter().map(Sizes::name) {
+            with(sizes.clone(), &|case| case.rig.sizes.name() == sizes);
+        }
+        for turns in script::TURNS {
+            with(format!("turns of {turns}"), &|case| script::turns(case.seed) == turns);
+        }
+    }
+    for log in logs {
+        let mut with = |what: String, is: &dyn Fn(&Case<S>) -> bool| {
+            want(format!("{log:?}, {what}"), &|case| case.rig.log == log && is(case));
+        };
+        starts.iter().for_each(|start| with(format!("{start:?}"), &|case| case.start == *start));
+        ends.iter().for_each(|closes| with(format!("closes: {closes}"), &|case| case.closes == *closes));
+        [2, 3].iter().for_each(|depth| with(format!("depth {depth}"), &|case| case.depth == *depth));
+    }
+    missing
 }
 
-/// Crashes scripts until so many images were checked, and so many of them of crashes in recovery, on two threads. Stores
-/// of each of `sizes`, most of them on byte-addressable media, where a crash has the most outcomes.
+/// Crashes scripts on two threads: the runs of a pack, and then more until so many images were checked, and so many of them of
+/// crashes in recovery. Stores of each of `sizes`, most of them on byte-addressable media, where a crash has the most outcomes.
+/// Of the runs with the most images, a part of these is looked at, of crashes at events that are drawn.
+///
+/// With a number in the environment variable `TIERDB_CRASH_RUN`, only the run of that number.
 ///
 /// # Panics
-/// At the first image that is not as it must be.
+/// At the first image that is not as it must be, with the number of its run; or if a pack does not meet every combination that
+/// may matter.
 pub fn crash_scripts<S: Sizes>(sizes: &[S], images: u64, in_recovery: u64) {
+    let options = Options { max_images: Some(2 * images / PACK), ..Options::default() };
+    let run = |number: u64| {
+        let case = deal(number / PACK, sizes).swap_remove((number % PACK) as usize);
+        let explored = case.explore(&options.clone().depth(case.depth));
+        explored.unwrap_or_else(|failure| panic!("run {number}, {case:?}: {failure}"))
+    };
+    if let Ok(number) = std::env::var("TIERDB_CRASH_RUN") {
+        println!("{}", run(number.parse().expect("the number of a run")));
+        return;
+    }
+    let missing = not_met(&deal(0, sizes), sizes);
+    assert!(missing.is_empty(), "no run meets {missing:?}");
     let total = Mutex::new(CrashRun::default());
     let next = AtomicU64::new(0);
     let enough = || {
         let total = total.lock().expect("total");
-        total.images >= images && total.in_recovery >= in_recovery
+        next.load(Ordering::Relaxed) >= PACK && total.images >= images && total.in_recovery >= in_recovery
     };
     let work = || {
         while !enough() {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            // Threads that end leave something behind that every later store looks through: a few do.
-            let script = match number % 32 {
-                29 => &Script::TOGETHER,
-                _ => &Script::ALL[number as usize % Script::ALL.len()],
-            };
-            let log = (number % 8 >= 6).then(|| LogPlace::ALL[(number as usize / 8) % LogPlace::ALL.len()]);
-            let round = number as usize / Script::ALL.len();
-            let rig = Rig::new(sizes[round % sizes.len()].clone(), log);
-            let options = Options::default().seed(number).depth(if number.is_multiple_of(4) { 3 } else { 2 });
-            match explore_script(script, &rig, &options) {
-                Ok(run) => total.lock().expect("total").add(&run),
-                Err(failure) => {
-                    panic!("{}, {:?}, script {}: {failure}", rig.sizes.name(), rig.log, script.name)
-                }
-            }
+            let done = run(next.fetch_add(1, Ordering::Relaxed));
+            total.lock().expect("total").add(&done);
         }
     };
     std::thread::scope(|scope| {
         scope.spawn(work);
         work();
     });
-    println!("{}", total.into_inner().expect("total"));
+    println!("{} runs, {}", next.into_inner(), total.into_inner().expect("total"));
 }
 
 /// Whether a store on a log is there after any crash once its creation has returned.

@@ -3,10 +3,8 @@
 //! The call sites that scripts and their recoveries pass are listed, one at a time is left out, and the scripts that pass it
 //! are explored until a violation is found.
 
-use super::crash::{explore_script, run};
-use super::rig::{LogPlace, Rig, Sizes};
-use super::script::{Known, Script};
-use crate::conformance::Oracle;
+use super::crash::{Case, deal};
+use super::rig::{Rig, Sizes};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -14,8 +12,8 @@ use std::time::{Duration, Instant};
 use tierdb_base::mutant::{self, Site};
 use tierdb_sim::crashtest::Options;
 
-/// Seeds of each script.
-const SEEDS: u64 = 6;
+/// Packs of runs of the crash suite.
+const PACKS: u64 = 2;
 /// Images of one script that are looked at before the next is tried.
 const IMAGES: u64 = 6_000;
 /// Those that are looked at first.
@@ -27,41 +25,26 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// Persist events in which a missing call is most likely to show.
 const SOON: u64 = 24;
 
-/// A script that passes a site, and how often it does.
+/// A run that passes a site, and how often it does.
 #[derive(Clone)]
 struct Passed<S> {
     times: u64,
-    script: &'static Script,
-    seed: u64,
-    rig: Rig<S>,
+    case: Case<S>,
 }
 
 /// Calls that no script notices: the end of its file's name, what it is, and why another test does.
 pub type Beside = (&'static str, &'static str, &'static str);
 
-/// The sites that are passed, with the scripts that pass them.
+/// The sites that are passed, with the runs that pass them.
 fn sites<S: Sizes>(sizes: &[S], ours: impl Fn(&Site) -> bool) -> BTreeMap<Site, Vec<Passed<S>>> {
     let mut found: BTreeMap<Site, Vec<Passed<S>>> = BTreeMap::new();
-    // What a logged pool does between the engine and its files is tested with it. Of the engine's calls only
-    // waiting means something there that it does not mean on memory.
-    for log in [None, Some(LogPlace::FastTier)] {
-        for sizes in sizes {
-            let rig = Rig::new(sizes.clone(), log);
-            for (script, seed) in
-                Script::ALL.iter().flat_map(|script| (0..SEEDS).map(move |seed| (script, seed)))
-            {
-                let seen = mutant::record(|| {
-                    let world = rig.world();
-                    run(script, &rig, seed, &world, &Known::new(Oracle::new()));
-                    drop(rig.open_or_create(&world.copy()).expect("a whole store opens"));
-                });
-                for (site, times) in seen {
-                    let of_mode = if log.is_none() { site.is_persist() } else { site.what == "wait" };
-                    if of_mode && ours(&site) {
-                        let passed = Passed { times, script, seed, rig: rig.clone() };
-                        found.entry(site).or_default().push(passed);
-                    }
-                }
+    for case in (0..PACKS).flat_map(|pack| deal(pack, sizes)).filter(|case| case.script.threads == 1) {
+        for (site, times) in mutant::record(|| case.pass()) {
+            // What a logged pool does between the engine and its files is tested with it. Of the engine's calls only
+            // waiting means something there that it does not mean on memory.
+            let of_mode = if case.rig.log.is_none() { site.is_persist() } else { site.what == "wait" };
+            if of_mode && ours(&site) {
+                found.entry(site).or_default().push(Passed { times, case: case.clone() });
             }
         }
     }
@@ -77,19 +60,19 @@ fn noticed<S: Sizes>(site: Site, passed: &[Passed<S>], first: &Rig<S>) -> Option
     passed.sort_by_key(|passed| std::cmp::Reverse(passed.times));
     let tried = |images: u64, soon: Option<u64>| passed.iter().map(move |one| (images, soon, one.clone()));
     let together = (0..TOGETHER)
-        .map(|seed| Passed { times: 0, script: &Script::TOGETHER, seed, rig: first.clone() })
+        .map(|seed| Passed { times: 0, case: Case::together(seed, first.clone()) })
         .map(|one| (SAMPLE, Some(SOON), one));
     let tries = tried(SAMPLE, Some(SOON)).chain(together).chain(tried(IMAGES, Some(SOON)));
     tries.chain(tried(IMAGES, None).take(6)).find_map(|(images, after_left_out, one)| {
-        let Passed { script, seed, rig, .. } = one;
-        let pause = if script.threads > 1 { PAUSE } else { Duration::ZERO };
+        let case = one.case;
+        let pause = if case.script.threads > 1 { PAUSE } else { Duration::ZERO };
         let options = Options { max_images: Some(images), after_left_out, pause, ..Options::default() };
-        let options = options.seed(seed).depth(2);
         let explored = mutant::without(site, || {
             // A script that fails outright has noticed too.
-            catch_unwind(AssertUnwindSafe(|| explore_script(script, &rig, &options).is_err())).unwrap_or(true)
+            let explored = AssertUnwindSafe(|| case.explore(&options.depth(2)).is_err());
+            catch_unwind(explored).unwrap_or(true)
         });
-        explored.then_some((script.name, seed))
+        explored.then_some((case.script.name, case.seed))
     })
 }
 

@@ -9,6 +9,9 @@ use tierdb_sim::crashtest;
 /// What the checker knows at a crash.
 pub type Known = crashtest::Oracle<Oracle>;
 
+/// Steps of a turn, about.
+pub(super) const TURNS: [u8; 3] = [2, 5, 10];
+
 /// What a script does.
 #[derive(Clone, Debug)]
 pub struct Script {
@@ -127,8 +130,13 @@ struct Run<'s> {
     written: u64,
 }
 
-/// Runs `script` on `engine`, and closes it for half of the seeds: whether it did.
-pub fn run_on(script: &Script, seed: u64, engine: &dyn Engine, known: &Known) -> bool {
+/// Steps of a turn, about: 2, 5 or 10, as `seed` draws.
+pub(super) fn turns(seed: u64) -> u8 {
+    TURNS[Rng::with_seed(seed).fork().usize(..TURNS.len())]
+}
+
+/// Runs `script` on `engine`.
+pub fn run_on(script: &Script, seed: u64, engine: &dyn Engine, known: &Known) {
     let run_of = |thread: u32| {
         let rng = Rng::with_seed(seed ^ u64::from(thread) << 32);
         Run { script, thread, engine, known, rng, written: u64::from(thread) << 32 | (seed & 0xffff) << 16 }
@@ -147,8 +155,7 @@ pub fn run_on(script: &Script, seed: u64, engine: &dyn Engine, known: &Known) ->
         std::thread::scope(|scope| (0..script.threads).for_each(|thread| drop(scope.spawn(work(thread)))));
     } else {
         let mut turn = 0;
-        // Turns of about 2, 5 or 10 operations.
-        let short = [2, 5, 10][seed as usize % 3];
+        let short = turns(seed);
         for _ in 0..script.ops {
             if run.rng.u8(..short) == 0 {
                 turn = 1 - turn;
@@ -156,13 +163,28 @@ pub fn run_on(script: &Script, seed: u64, engine: &dyn Engine, known: &Known) ->
             tierdb_sim::as_thread(turn, || run.step());
         }
     }
-    let closes = seed.is_multiple_of(2);
-    if closes {
-        let ticket = known.update(Oracle::sync);
-        let closed = run.engine.close();
-        run.settle(ticket, closed);
+}
+
+/// Makes all that was written durable.
+pub fn sync(engine: &dyn Engine, known: &Known) {
+    let ticket = known.update(Oracle::sync);
+    settle(known, ticket, engine.sync());
+}
+
+/// Closes `engine`.
+pub fn close(engine: &dyn Engine, known: &Known) {
+    let ticket = known.update(Oracle::sync);
+    settle(known, ticket, engine.close());
+}
+
+fn settle(known: &Known, ticket: Ticket, result: tierdb_base::Result<()>) {
+    match result {
+        Ok(()) => known.update(|oracle| oracle.returned(ticket)),
+        Err(error) if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Invalid) => {
+            known.update(|oracle| oracle.refused(ticket));
+        }
+        Err(error) => panic!("no fault was injected, but: {error}"),
     }
-    closes
 }
 
 impl Run<'_> {
@@ -175,7 +197,7 @@ impl Run<'_> {
             }
             let ticket = self.known.update(|oracle| oracle.write(&batch, Durability::Durable));
             let result = self.engine.write(&batch, Durability::Durable);
-            self.settle(ticket, result);
+            settle(self.known, ticket, result);
         }
     }
 
@@ -201,16 +223,6 @@ impl Run<'_> {
         let mut value = vec![self.written as u8; len];
         value[..8].copy_from_slice(&self.written.to_le_bytes());
         value
-    }
-
-    fn settle(&self, ticket: Ticket, result: tierdb_base::Result<()>) {
-        match result {
-            Ok(()) => self.known.update(|oracle| oracle.returned(ticket)),
-            Err(error) if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Invalid) => {
-                self.known.update(|oracle| oracle.refused(ticket));
-            }
-            Err(error) => panic!("no fault was injected, but: {error}"),
-        }
     }
 
     fn step(&mut self) {
@@ -241,20 +253,16 @@ impl Run<'_> {
                 }
                 let ticket = self.known.update(|oracle| oracle.write(&batch, durability));
                 let result = self.engine.write(&batch, durability);
-                self.settle(ticket, result);
+                settle(self.known, ticket, result);
             }
             26 if self.script.threads == 1 => {
                 let from = self.rng.usize(..self.script.keys);
                 let range = KeyRange::half_open(key(from), key(from + 3));
                 let ticket = self.known.update(|oracle| oracle.delete_range(&range, durability));
                 let result = self.engine.delete_range(&range, durability).map(|_| ());
-                self.settle(ticket, result);
+                settle(self.known, ticket, result);
             }
-            26 | 27 => {
-                let ticket = self.known.update(Oracle::sync);
-                let result = self.engine.sync();
-                self.settle(ticket, result);
-            }
+            26 | 27 => sync(self.engine, self.known),
             28 => {
                 // A reader, so that values come into the cache and are moved with it.
                 let key = self.key();
@@ -280,14 +288,14 @@ impl Run<'_> {
         let (key, value) = (self.key(), self.value());
         let ticket = self.known.update(|oracle| oracle.put(&key, &value, durability));
         let result = self.engine.put(&key, &value, durability);
-        self.settle(ticket, result);
+        settle(self.known, ticket, result);
     }
 
     fn delete(&mut self, durability: Durability) {
         let key = self.key();
         let ticket = self.known.update(|oracle| oracle.delete(&key, durability));
         let result = self.engine.delete(&key, durability);
-        self.settle(ticket, result);
+        settle(self.known, ticket, result);
     }
 
     fn allow_full(&self, work: impl Fn(&dyn Engine) -> tierdb_base::Result<()>) {
