@@ -7,6 +7,7 @@ use tierdb_base::mutant::{self, Site};
 use tierdb_engine::conformance::Oracle;
 use tierdb_engine::conformance::harm::Rig;
 use tierdb_engine::conformance::harm::crash::{crash_scripts, creation_lasts};
+use tierdb_engine::conformance::harm::readers::what_is_seen_lasts;
 use tierdb_engine::conformance::harm::script::{Known, Script, run_on};
 
 /// Images that are checked at least, in all modes together.
@@ -32,6 +33,11 @@ fn scripts_move_tables_down() {
         }
     }
     assert!(moved[0] >= 20 && moved[1] >= 20, "{counters:?}: {moved:?}");
+}
+
+#[test]
+fn what_a_reader_has_seen_lasts() {
+    what_is_seen_lasts(&Sizes::tiny(), &[("slab/src/read.rs", "wait"), ("slab/src/cursor.rs", "wait")]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::rig::Sizes;
 use tierdb_base::mutant::{self, Site};
 use tierdb_engine::Durability;
 use tierdb_engine::conformance::harm::crash::{crash_scripts, creation_lasts};
+use tierdb_engine::conformance::harm::readers::what_is_seen_lasts;
 use tierdb_engine::conformance::harm::rig::Rig;
 use tierdb_sim::{Budget, CrashModel, FaultKind, FaultPlan, Ops};
 
@@ -17,6 +18,14 @@ const LEAST_IN_RECOVERY: u64 = 100_000;
 #[test]
 fn crashes_at_every_event_lose_nothing() {
     crash_scripts(&[Sizes::tiny()], LEAST_IMAGES, LEAST_IN_RECOVERY);
+}
+
+#[test]
+fn what_a_reader_has_seen_lasts() {
+    what_is_seen_lasts(
+        &Sizes::tiny(),
+        &[("valuelog/src/hsit.rs", "persist_word"), ("valuelog/src/hsit.rs", "wait")],
+    );
 }
 
 #[test]

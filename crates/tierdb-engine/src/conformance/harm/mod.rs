@@ -6,6 +6,7 @@
 //!
 //! * [`crash`]: [`script`]s of random operations are crashed at their events.
 //! * [`persist`]: each flush, fence, publish and wait is left out in turn, and a script must fail.
+//! * [`readers`]: what a reader sees of a write that has not returned survives a crash.
 //! * [`faults`]: each operation of a device fails in turn, while a store makes the [`steps`] of a script.
 //! * [`surveys`]: copies of a store are [harmed](harms) in one place each, and [looked at](damage).
 //! * [`sums`]: each comparison of a checksum is left out in turn, in a test with [`crafted`] damage.
@@ -16,6 +17,7 @@ pub mod damage;
 pub mod faults;
 pub mod harms;
 pub mod persist;
+pub mod readers;
 pub mod rig;
 pub mod script;
 pub mod steps;
