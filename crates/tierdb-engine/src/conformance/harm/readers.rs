@@ -4,7 +4,7 @@
 //! the write, a crash at this moment, of which nothing survives that is not certain, must leave it.
 
 use super::rig::{LogPlace, Rig, Sizes};
-use crate::{Cursor, Durability, Engine, KeyRange, Value, WriteBatch};
+use crate::{Durability, Engine, KeyRange, Value, WriteBatch};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,6 +20,11 @@ const STUCK: Duration = Duration::from_millis(1);
 
 /// New values of keys; `None` where the key is removed.
 type Change = Vec<(&'static [u8], Option<Vec<u8>>)>;
+
+/// Whether what was found of each key is what `change` gives it.
+fn is_new(found: &[Option<Value>], change: &Change) -> impl Iterator<Item = bool> {
+    found.iter().zip(change).map(|(found, (_, new))| found.as_deref() == new.as_deref())
+}
 
 /// The writes that are watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,10 +93,11 @@ impl Read {
 
     /// The value of each of `keys`.
     fn of(self, engine: &dyn Engine, keys: &[&[u8]]) -> Vec<Option<Value>> {
-        let scanned = |step: fn(&mut dyn Cursor) -> tierdb_base::Result<Option<(Vec<u8>, Value)>>| {
+        let scanned = || {
             let mut cursor = engine.cursor(KeyRange::all(), None).expect("a cursor");
+            let mut step = || if let Read::ScanBack = self { cursor.prev() } else { cursor.next() };
             let mut found = vec![None; keys.len()];
-            while let Some((key, value)) = step(&mut *cursor).expect("a whole store is read") {
+            while let Some((key, value)) = step().expect("a whole store is read") {
                 if let Some(number) = keys.iter().position(|wanted| **wanted == key[..]) {
                     found[number] = Some(value);
                 }
@@ -112,8 +118,7 @@ impl Read {
                 let found = engine.multi_get(keys).into_iter();
                 found.map(|value| value.expect("a whole store is read")).collect()
             }
-            Read::Scan => scanned(|cursor| cursor.next()),
-            Read::ScanBack => scanned(|cursor| cursor.prev()),
+            Read::Scan | Read::ScanBack => scanned(),
         }
     }
 }
@@ -193,9 +198,6 @@ fn watch<S: Sizes>(rig: &Rig<S>, write: Write, read: Read, on_flash: bool) -> Re
     }
     let change = write.change();
     let keys: Vec<&[u8]> = change.iter().map(|(key, _)| *key).collect();
-    let is_new = |(found, (_, new)): (&Option<Value>, &(&[u8], Option<Vec<u8>>))| {
-        found.as_deref().map(|found| &found[..]) == new.as_deref()
-    };
     let meeting = Arc::new(Meeting { at: Mutex::new(At::Idle), turn: Condvar::new() });
     let write_it = mutant::carry(|| {
         let (writer, held_up) = (thread::current().id(), meeting.clone());
@@ -216,10 +218,10 @@ fn watch<S: Sizes>(rig: &Rig<S>, write: Write, read: Read, on_flash: bool) -> Re
             let found = read.of(engine, &keys);
             let point = world.capture();
             meeting.has_read();
-            if outcome.is_ok() && found.iter().zip(&change).any(is_new) {
+            if outcome.is_ok() && is_new(&found, &change).any(|is_new| is_new) {
                 let left = rig.open(&point.nothing()).map_err(|error| error.to_string());
                 outcome = left.and_then(|left| {
-                    let lasts = Read::Get.of(&*left, &keys).iter().zip(&change).all(is_new);
+                    let lasts = is_new(&Read::Get.of(&*left, &keys), &change).all(|is_new| is_new);
                     lasts
                         .then_some(())
                         .ok_or_else(|| format!("{read:?} sees {write:?}, which a crash then loses"))
