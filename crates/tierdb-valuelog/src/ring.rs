@@ -274,6 +274,7 @@ impl<P: Pool> Appender<'_, P> {
 
     /// Waits until what was appended is on media (or ordered before all that follows), and shows it to
     /// reclamation.
+    #[track_caller]
     pub fn drain(&mut self) {
         self.rings.pool.fence();
         self.ring.head.store(self.head, Ordering::Release);

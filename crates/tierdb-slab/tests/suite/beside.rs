@@ -86,6 +86,45 @@ fn what_an_open_frees_does_not_come_back() {
     });
 }
 
+/// The last thing that a thread does which moves records is to free a slot. Another one then deletes the key that was there.
+fn moved_records_can_be_deleted() -> bool {
+    fastrand::seed(1);
+    let world = rig().empty_world();
+    let engine = rig().open(&world).expect("opens");
+    let put = |key: &str, len| engine.put(key.as_bytes(), &vec![7; len], Durability::Durable).expect("room");
+    let delete = |key: &str| engine.delete(key.as_bytes(), Durability::Durable).expect("room");
+    // Slabs of one length that are sparse, and of other lengths as many as it takes until few are free.
+    let keys: Vec<String> = (0..300).map(|number| format!("key{number:03}")).collect();
+    keys.iter().for_each(|key| put(key, 10));
+    let (gone, kept): (Vec<_>, Vec<_>) = (0..300).partition(|number| number % 3 > 0);
+    gone.iter().for_each(|number| delete(&keys[*number]));
+    let moved = || engine.stats().counter("moved_records").expect("a counter");
+    let others: Vec<String> = (50..3000).step_by(50).map(|len| len.to_string()).collect();
+    let moves = |other: &String| {
+        put(other, other.parse().expect("a length"));
+        let before = moved();
+        as_thread(0, || engine.compact()).expect("room");
+        moved() > before
+    };
+    let last = others.iter().position(moves).expect("a record is moved");
+    as_thread(1, || {
+        kept.iter().for_each(|number| delete(&keys[*number]));
+        others[..=last].iter().for_each(|other| delete(other));
+    });
+    after_any_crash(&world, |engine| {
+        let mut cursor = engine.cursor(KeyRange::all(), None).expect("a cursor");
+        cursor.next().is_ok_and(|entry| entry.is_none())
+    })
+}
+
+#[test]
+fn a_slot_that_a_record_has_left_stays_free() {
+    let sites = mutant::record(|| assert!(moved_records_can_be_deleted()));
+    let fence = |site: &mutant::Site| site.what == "fence" && site.file.ends_with("slab/src/tidy.rs");
+    let last = sites.into_keys().rfind(fence).expect("it fences");
+    assert!(!mutant::without(last, moved_records_can_be_deleted), "a missing fence is noticed");
+}
+
 /// What was grouped is durable when a sync has returned.
 #[test]
 fn a_sync_waits() {

@@ -9,14 +9,16 @@ use super::rig::{LogPlace, Rig, Sizes};
 use super::script::{self, Known, Script};
 use crate::conformance::Oracle;
 use fastrand::Rng;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use tierdb_base::mutant::{self, Site};
 use tierdb_sim::crashtest::{CrashFailure, CrashRun, Options, explore};
-use tierdb_sim::{Budget, CrashModel, World};
+use tierdb_sim::{Budget, CrashModel, CrashPoint, World};
 
 /// What a run begins with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Start {
     /// An empty store.
     Fresh,
@@ -110,6 +112,26 @@ impl<S: Sizes> Case<S> {
         drop(self.rig.open_or_create(&world.copy()).expect("a whole store opens"));
     }
 
+    /// The run that begins with what a crash at each event of this one's earlier run has left, with the calls that the
+    /// recovery passes.
+    pub fn recoveries(&self) -> Vec<(Self, BTreeMap<Site, u64>)> {
+        let (world, points) = (self.rig.world(), Arc::new(Mutex::new(Vec::new())));
+        let sink = points.clone();
+        world.on_event(Some(Arc::new(move |world, _| sink.lock().expect("points").push(world.capture()))));
+        self.run_earlier(&world, &Known::new(Oracle::new()));
+        world.on_event(None);
+        let points = std::mem::take(&mut *points.lock().expect("points"));
+        let opened = (0..).zip(points).map(|(ends_at, point)| {
+            // Not of the same kind each time: scripts have many events in common.
+            let image = (ends_at + self.seed) as usize % 32;
+            let case = Case { start: Start::Crashed, ends_at, image, ..self.clone() };
+            let image = case.image_of(&point);
+            let sites = mutant::record(|| drop(self.rig.open_or_create(&image).expect("an image opens")));
+            (case, sites)
+        });
+        opened.collect()
+    }
+
     /// Crashes the script at its events.
     ///
     /// # Errors
@@ -136,13 +158,11 @@ impl<S: Sizes> Case<S> {
 
     /// Media to run the script on, and what is known of them.
     fn start(&self) -> (World, Known) {
-        let Case { seed, script, ref rig, .. } = *self;
-        let (world, known) = (rig.world(), Known::new(Oracle::new()));
+        let (world, known) = (self.rig.world(), Known::new(Oracle::new()));
         if self.start == Start::Fresh {
             return (world, known);
         }
-        let (ends_at, image) = (self.ends_at, self.image);
-        fastrand::seed(seed);
+        let ends_at = self.ends_at;
         // The earlier run ends where it meets this event, and it unwinds from there as if it were killed.
         let (seen, ended) = (known.clone(), Arc::new(Mutex::new(None)));
         let (sink, first) = (ended.clone(), AtomicU64::new(u64::MAX));
@@ -153,31 +173,32 @@ impl<S: Sizes> Case<S> {
                 resume_unwind(Box::new("killed"));
             }
         })));
-        let run = catch_unwind(AssertUnwindSafe(|| {
-            let engine = rig.open_or_create(&world).expect("a whole store opens");
-            script::run_on(&Script { threads: 1, ..script.clone() }, seed, &*engine, &known);
-            // If it comes so far: what is only buffered goes with the process.
-            if self.earlier_closes {
-                script::close(&*engine, &known);
-            } else {
-                script::sync(&*engine, &known);
-            }
-        }));
+        let run = catch_unwind(AssertUnwindSafe(|| self.run_earlier(&world, &known)));
         world.on_event(None);
         let ended = ended.lock().expect("not killed twice").take();
         let Some((oracle, point, killed)) = ended else {
             run.expect("it was not killed");
             return (world, known);
         };
-        let world = match self.start {
-            Start::Crashed => {
-                let budget = Budget::default();
-                let images = point.images(&CrashModel::BOTH, seed, &budget).take(1 + image);
-                images.last().expect("an image").world
-            }
-            _ => killed,
-        };
+        let world = if self.start == Start::Crashed { self.image_of(&point) } else { killed };
         (world, Known::new(oracle))
+    }
+
+    fn run_earlier(&self, world: &World, known: &Known) {
+        fastrand::seed(self.seed);
+        let engine = self.rig.open_or_create(world).expect("a whole store opens");
+        script::run_on(&Script { threads: 1, ..self.script.clone() }, self.seed, &*engine, known);
+        // If it comes so far: what is only buffered goes with the process.
+        if self.earlier_closes {
+            script::close(&*engine, known);
+        } else {
+            script::sync(&*engine, known);
+        }
+    }
+
+    fn image_of(&self, point: &CrashPoint) -> World {
+        let images = point.images(&CrashModel::BOTH, self.seed, &Budget::default());
+        images.take(1 + self.image).last().expect("an image").world
     }
 
     /// Runs the script; where it closes the store, opens that again and goes on.
