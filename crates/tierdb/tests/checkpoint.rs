@@ -236,10 +236,26 @@ fn a_damaged_record_is_noticed() {
 #[test]
 fn a_checkpoint_that_fails_leaves_nothing_behind() {
     let place = Place::new();
+    let left = || {
+        let names =
+            std::fs::read_dir(place.path(".")).expect("list").flatten().map(|entry| entry.file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("backup")).collect::<Vec<_>>()
+    };
     let db = place.filled("store");
-    db.close().expect("close");
-    db.checkpoint(place.path("backup")).expect_err("it is closed");
-    let names = std::fs::read_dir(place.path(".")).expect("list").flatten().map(|entry| entry.file_name());
-    let left: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with("backup")).collect();
-    assert!(left.is_empty(), "{left:?}");
+    db.engine().flush().and_then(|()| db.close()).expect("close");
+    let refused = db.checkpoint(place.path("backup")).expect_err("it is closed");
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert!(left().is_empty(), "before it begins: {:?}", left());
+    for name in ["store-a/values", "store-b/values"] {
+        let mut bytes = std::fs::read(place.path(name)).expect("read");
+        // The value of a key in the middle, wherever it was put: two have so many of these bytes.
+        if let Some(at) = bytes.windows(700).position(|window| window == [700_u32 as u8; 700]) {
+            bytes[at] ^= 1;
+            std::fs::write(place.path(name), bytes).expect("write");
+        }
+    }
+    let db = Db::open_config(&place.tiered("store")).expect("open");
+    let refused = db.checkpoint(place.path("backup")).expect_err("a value is damaged");
+    assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
+    assert!(left().is_empty(), "in the middle: {:?}", left());
 }
