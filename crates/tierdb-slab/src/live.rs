@@ -36,6 +36,8 @@ pub struct LiveTable<D: Dir> {
     asked_for: AtomicBool,
     /// Whether it could not be read whole: it is not merged any more.
     pub damaged: AtomicBool,
+    /// The device did not read it when it was last to be migrated.
+    pub unreadable: AtomicBool,
     obsolete: AtomicBool,
     /// It was written when no older snapshot was open than one at this write: it has nothing that was replaced, or removed with a range,
     /// up to that. Not stored.
@@ -56,7 +58,7 @@ impl<D: Dir> LiveTable<D> {
         manifest: Manifest,
         cleaned: Seqno,
     ) -> Self {
-        let (damaged, obsolete, asked_for, dirty_keys, hot_reads) = Default::default();
+        let (damaged, unreadable, obsolete, asked_for, dirty_keys, hot_reads) = Default::default();
         let table = table.filter(|_| flash.may_keep_open());
         if let Some(table) = &table {
             flash.note_loaded(table.memory());
@@ -72,6 +74,7 @@ impl<D: Dir> LiveTable<D> {
             loaded,
             asked_for,
             damaged,
+            unreadable,
             obsolete,
             cleaned,
             dirty_keys,
@@ -200,9 +203,9 @@ impl<D: Dir> LiveTable<D> {
         self.cleaned < oldest && self.footer.entries > self.footer.keys
     }
 
-    /// Whether it could not be read whole.
+    /// Whether it could not be read whole, for good or for now.
     pub fn is_damaged(&self) -> bool {
-        self.damaged.load(Ordering::Acquire)
+        self.damaged.load(Ordering::Acquire) || self.unreadable.load(Ordering::Acquire)
     }
 
     /// Its smallest key.

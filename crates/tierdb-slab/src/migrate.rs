@@ -240,11 +240,6 @@ struct Merged<D: Dir> {
     cleaned: Seqno,
 }
 
-/// Whether `error` says that what a table has cannot be had: that is so for good, while others may be as ever.
-fn is_damage(error: &Error) -> bool {
-    error.kind() == ErrorKind::Corrupt || matches!(error, Error::Io { op: "read", .. })
-}
-
 impl<P: Pool, D: Dir> Core<P, D> {
     /// Migrates `plan` of `part`, whose `migration` the caller holds.
     ///
@@ -559,7 +554,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    /// As [`Core::migrate`]; tables that turn out to be damaged, or that the device cannot read, are left out from now on.
+    /// As [`Core::migrate`]; tables that turn out to be damaged are left out from now on, and those that the device does not read
+    /// until nothing else is left.
     pub fn migrate_or_mark(
         &self,
         part: &Partition<D>,
@@ -569,7 +565,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
     ) -> Result<Migrated> {
         let done = self.migrate(part, plan, victims, promote);
         match &done {
-            Err(error) if is_damage(error) => {
+            Err(error @ (Error::Corrupt { .. } | Error::Io { op: "read", .. })) => {
+                let damaged = error.kind() == ErrorKind::Corrupt;
                 let is_whole = |table: &LiveTable<D>| {
                     let checked = table.table(Cause::Migration)?.verify(Cause::Migration)?;
                     Ok::<bool, Error>(checked.damage.is_empty())
@@ -580,7 +577,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     plan.tables.iter().map(|table| several && is_whole(table).unwrap_or(false)).collect();
                 let all = whole.iter().all(|whole| *whole);
                 for (table, _) in plan.tables.iter().zip(whole).filter(|(_, whole)| all || !whole) {
-                    table.damaged.store(true, Ordering::Release);
+                    let mark = if damaged { &table.damaged } else { &table.unreadable };
+                    mark.store(true, Ordering::Release);
+                }
+                if !damaged {
+                    *self.work.unreadable.lock() = Some(error.clone());
                 }
                 Ok(Migrated::default())
             }

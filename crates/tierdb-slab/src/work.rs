@@ -53,6 +53,8 @@ pub struct Work {
     pub divided_at: AtomicU64,
     /// Keys that were rewritten to make room for promotions.
     pub rewritten_for_reads: AtomicU64,
+    /// Why the device did not read a table that is left out of migrations.
+    pub unreadable: Mutex<Option<Error>>,
     /// Whether the index takes more memory than it may.
     pub over_memory: AtomicBool,
 }
@@ -84,6 +86,7 @@ impl Work {
             dividing: RwLock::new(()),
             divided_at: AtomicU64::new(0),
             rewritten_for_reads: AtomicU64::new(0),
+            unreadable: Mutex::new(None),
             over_memory: AtomicBool::new(false),
         }
     }
@@ -335,6 +338,30 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     fn free_up(&self, need: &Need) -> Result<()> {
+        let mut freed = self.try_to_free(need);
+        if freed.is_err() && self.forget_unreadable() {
+            freed = self.try_to_free(need);
+        }
+        // If there is a reason why there is no space, it is that.
+        freed.map_err(|error| match error.kind() {
+            ErrorKind::NoSpace => self.work.unreadable.lock().clone().unwrap_or(error),
+            _ => error,
+        })
+    }
+
+    /// Lets tables take part in migrations again that the device did not read when they were to. Says whether there are any.
+    fn forget_unreadable(&self) -> bool {
+        if self.work.unreadable.lock().take().is_none() {
+            return false;
+        }
+        for part in &self.router.read().parts {
+            let tables = part.read().tables.clone();
+            tables.tables().for_each(|table| table.unreadable.store(false, Ordering::Release));
+        }
+        true
+    }
+
+    fn try_to_free(&self, need: &Need) -> Result<()> {
         self.gate.latch().check()?;
         self.drain_retired();
         if self.has_room(need) {
@@ -464,6 +491,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// # Errors
     /// `NoSpace`, `Corrupt`, `Io`.
     pub fn demote_all(&self) -> Result<()> {
+        self.forget_unreadable();
         while let Err(error) = self.demote_parts() {
             if error.kind() != ErrorKind::NoSpace || !self.squeeze()? {
                 return Err(error);
