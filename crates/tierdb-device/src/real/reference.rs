@@ -2,6 +2,7 @@
 //! a store reaches is measured against it.
 
 use super::file::{RealFile, os_error};
+use super::uring::wait;
 use crate::buf::AlignedBuf;
 use crate::file::{BLOCK, BlockFile};
 use io_uring::{IoUring, opcode, types};
@@ -148,22 +149,7 @@ impl Drop for Reader<'_> {
     fn drop(&mut self) {
         let mut refused = false;
         while self.in_flight > 0 {
-            if refused {
-                // Completions of what the kernel took arrive without being asked for.
-                std::thread::sleep(Duration::from_millis(1));
-            } else if let Err(error) = self.ring.submit_and_wait(1) {
-                match Errno::from_io_error(&error) {
-                    Some(Errno::INTR) => {}
-                    Some(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => {
-                        std::thread::sleep(Duration::from_millis(1));
-                    }
-                    // What the kernel has not taken goes unread with the ring, which takes no more from here on.
-                    _ => {
-                        refused = true;
-                        self.in_flight -= self.ring.submission().len();
-                    }
-                }
-            }
+            self.in_flight -= wait(&mut self.ring, &mut refused);
             self.completed();
         }
     }

@@ -149,33 +149,36 @@ impl Flight<'_> {
 
     fn land(&mut self, done: &mut dyn FnMut(usize, i32)) {
         while self.landed < self.queued {
-            if self.refused {
-                // Completions of what the kernel took arrive without being asked for.
-                std::thread::sleep(Duration::from_millis(1));
-            } else if let Err(error) = self.ring.submit_and_wait(1) {
-                self.take_back(&error);
-            }
+            self.queued -= wait(self.ring, &mut self.refused);
             for completion in self.ring.completion() {
                 self.landed += 1;
                 done(completion.user_data() as usize, completion.result());
             }
         }
     }
+}
 
-    /// Decides what an error of the submission means: try again, or never again.
-    fn take_back(&mut self, error: &io::Error) {
-        match Errno::from_io_error(error) {
-            Some(Errno::INTR) => {}
-            // The kernel is short of memory, or of room for completions, which `land` makes.
-            Some(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => {
-                std::thread::sleep(Duration::from_micros(100));
-            }
-            // The process may have forbidden itself the call since. Entries are taken in order, so these are
-            // the last ones.
-            _ => {
-                self.refused = true;
-                self.queued -= self.ring.submission().len();
-            }
+/// Submits what was put into `ring`, and waits for a completion, or for a moment: the caller takes the completions and calls again.
+/// If the kernel takes no more entries from this ring, that is `refused` from then on. Returns how many of them it has not taken, the
+/// last ones that were put in: they go unread with the ring.
+pub(super) fn wait(ring: &mut IoUring, refused: &mut bool) -> usize {
+    if *refused {
+        // Completions of what the kernel took arrive without being asked for.
+        std::thread::sleep(Duration::from_millis(1));
+        return 0;
+    }
+    let Err(error) = ring.submit_and_wait(1) else { return 0 };
+    match Errno::from_io_error(&error) {
+        Some(Errno::INTR) => 0,
+        // The kernel is short of memory, or of room for completions, which the caller makes.
+        Some(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => {
+            std::thread::sleep(Duration::from_micros(100));
+            0
+        }
+        // The process may have forbidden itself the call since. Entries are taken in order.
+        _ => {
+            *refused = true;
+            ring.submission().len()
         }
     }
 }
