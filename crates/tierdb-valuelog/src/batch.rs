@@ -63,7 +63,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if batch.is_empty() {
             return self.settle_earlier(durability);
         }
-        self.reserve_seqnos();
         let mut planned = self.plan(batch)?;
         let installed = self.write_planned(&mut planned, durability);
         if installed.is_err() {
@@ -120,6 +119,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut full = false;
         let mut absent = Vec::new();
         loop {
+            // Each try takes one or two.
+            self.reserve_seqnos();
             planned.append(&mut absent);
             self.find_entries(planned)?;
             absent.extend(planned.extract_if(.., |write| write.is_absent));

@@ -50,7 +50,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
         check_key(key)?;
         check_value(value)?;
         let _changing = self.gate.change()?;
-        self.reserve_seqnos();
         let body = self.body(key, value)?;
         let stored = stored_len(HEADER + key.len() + body.bytes.len());
         let written = if stored <= self.ring_limit() {
@@ -113,6 +112,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     fn put_in_ring(&self, key: &[u8], body: &Body<'_>, durability: Durability) -> Result<(u64, Word)> {
         loop {
+            self.reserve_seqnos();
             let (guard, entry) = self.pin_entry(key)?;
             let latched = self.hsit.latch(entry);
             let old = self.hsit.word(entry);
@@ -137,7 +137,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 drop(guard);
                 let stored = stored_len(HEADER + key.len() + body.bytes.len());
                 self.stall(stored).inspect_err(|_| self.purge(key, entry))?;
-                self.reserve_seqnos();
                 continue;
             };
             if let Some(parts) = &body.parts {
@@ -169,9 +168,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         durability: Durability,
     ) -> Result<(u64, Word)> {
         loop {
+            self.reserve_seqnos();
             let (guard, entry) = self.pin_entry(key)?;
             drop(guard);
-            self.reserve_seqnos();
             // The record's seqno tells its tag; the order of writes is that of the publishing seqno below.
             let in_flight = self.clock.begin();
             let seqno = in_flight.seqno();
