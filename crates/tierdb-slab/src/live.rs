@@ -275,8 +275,8 @@ mod tests {
         Options { open_tables: 16, table_bytes: 16 << 10, ..rig::options(POOL) }
     }
 
-    /// Goal: however many tables there are, few files are open. Method: a store with twice as many tables as may be open, written,
-    /// read in two ways, and opened again.
+    /// Goal: however many tables there are, few files are open. Method: a store with more tables than may be open, written, read,
+    /// verified, and opened again.
     #[test]
     fn more_tables_than_files_may_be_open() {
         let world = rig::world(POOL);
