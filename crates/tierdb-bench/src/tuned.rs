@@ -121,7 +121,8 @@ fn slab_options(setup: &Setup, pool_len: u64) -> tierdb_slab::Options {
     }
     match knobs.pinned {
         None => {}
-        Some(Pinned::Percent(pct)) => options.pinned_pct = Some(pct),
+        // As in the paper, where one threshold is for both.
+        Some(Pinned::Percent(pct)) => (options.pinned_pct, options.copied_pct) = (Some(pct), Some(pct)),
         Some(Pinned::Sought) => options.pinned_pct = None,
     }
     options

@@ -5,7 +5,7 @@ use tierdb_base::ByteSize;
 use tierdb_engine::Stats;
 
 /// Counters that are told here, and by no row of their own.
-const TOLD: [&str; 29] = [
+const TOLD: [&str; 34] = [
     "keys_fast",
     "copies_fast",
     "tombstones_fast",
@@ -21,7 +21,12 @@ const TOLD: [&str; 29] = [
     "tracked_clock_3",
     "tracked_on_flash",
     "tracker_capacity",
+    "tracked_clock_4",
+    "tracked_clock_5",
+    "tracked_clock_6",
+    "tracked_clock_7",
     "pinned_pct",
+    "copied_pct",
     "migrations",
     "migrations_held_back",
     "demoted_keys",
@@ -64,7 +69,8 @@ pub fn rows(stats: &Stats) -> Vec<(&'static str, String)> {
             format!("DRAM {dram}, fast tier {fast}, flash {flash}; {} found nothing", number("reads_missing"))
         }
     };
-    let clocks = ["tracked_clock_0", "tracked_clock_1", "tracked_clock_2", "tracked_clock_3"].map(number);
+    let clocks = TOLD.into_iter().filter(|name| name.starts_with("tracked_clock_")).map(number);
+    let clocks: Vec<String> = clocks.collect();
     let mut rows = vec![
         (
             "keys on the fast tier",
@@ -78,13 +84,15 @@ pub fn rows(stats: &Stats) -> Vec<(&'static str, String)> {
         ("keys on flash", format!("{} in {} tables", number("keys_flash"), number("tables"))),
         ("reads served by", served),
         (
-            "keys by clock 0, 1, 2, 3",
+            "keys by clock 0, 1, … 7",
             format!(
-                "{}; {} of them on flash; {} at the most; the most popular {} % stay on the fast tier",
+                "{}; {} of them on flash; {} at the most; the most popular {} % stay on the fast tier, of {} % it \
+                 has copies",
                 clocks.join(", "),
                 number("tracked_on_flash"),
                 number("tracker_capacity"),
-                count("pinned_pct")
+                count("pinned_pct"),
+                count("copied_pct")
             ),
         ),
         (

@@ -47,14 +47,17 @@ pub struct Options {
     /// Fill at which it stops. Default 95, below `high_pct`.
     pub low_pct: u8,
     /// Share of the tracked keys, in percent, that are popular enough to stay: 0..=100, or `None` to look for the best
-    /// by hill climbing on reads from flash and writes to it. Default 20, of twice as many keys as PrismDB (§6: 70).
+    /// by hill climbing on reads from flash and writes to it. Default 7, of six times as many keys as PrismDB (§6: 70).
     pub pinned_pct: Option<u8>,
+    /// Share of the tracked keys, in percent, of which the fast tier keeps clean copies, if more than are pinned: 0..=100. Default
+    /// `None`: where there are only reads, nearly as many as it has keys, the fewer the more is written.
+    pub copied_pct: Option<u8>,
     /// Most bytes a day that are written to each flash directory, in their order; any to one for which there is `None`, or
     /// nothing at all. Default: nothing. When all directories have spent theirs, the fast tier is filled up to the last percent, then
     /// writers are slowed down, and only writers that find no room at all make it be exceeded.
     pub flash_bytes_per_day: Vec<Option<u64>>,
-    /// Keys that are tracked, in percent of those that the fast tier would hold if each took 1 KiB with its value: 1 to 400.
-    /// Default 100. A tracked key takes 4.1 bytes of DRAM; all of them a tenth of `memory` at the most.
+    /// Keys that are tracked, in percent of those that the fast tier would hold if each took 1 KiB with its value: 1 to 4,000.
+    /// Default 300. A tracked key takes 4.1 bytes of DRAM; all of them a tenth of `memory` at the most.
     pub tracked_pct: u16,
     /// Most of the fast tier, in percent, that copies of tables' indexes and filters take: 0 to 50. Default 12; none are made where
     /// the pool is DRAM itself.
@@ -96,8 +99,9 @@ impl Options {
             high_pct: 98,
             low_pct: 95,
             pinned_pct: Some(USUALLY_PINNED),
+            copied_pct: None,
             flash_bytes_per_day: Vec::new(),
-            tracked_pct: 100,
+            tracked_pct: 300,
             table_parts_pct: 12,
             metric: Metric::ApproxM,
             choices: 8,
@@ -130,7 +134,8 @@ impl Options {
         check((50..=99).contains(&self.high_pct), "high_pct must be 50 to 99")?;
         check((1..self.high_pct).contains(&self.low_pct), "low_pct must be at least 1, and below high_pct")?;
         check(self.pinned_pct.is_none_or(|pct| pct <= 100), "pinned_pct must be 0 to 100")?;
-        check((1..=400).contains(&self.tracked_pct), "tracked_pct must be 1 to 400")?;
+        check(self.copied_pct.is_none_or(|pct| pct <= 100), "copied_pct must be 0 to 100")?;
+        check((1..=4000).contains(&self.tracked_pct), "tracked_pct must be 1 to 4,000")?;
         check(self.table_parts_pct <= 50, "table_parts_pct must be 0 to 50")?;
         check(self.least_yield_pct <= 100, "least_yield_pct must be 0 to 100")?;
         check(self.levels.is_none_or(|levels| (FIRST..=MOST).contains(&levels)), "levels must be 1 to 4")?;

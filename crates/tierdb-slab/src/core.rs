@@ -13,7 +13,7 @@ use crate::partition::Partition;
 use crate::read_trigger::ReadTrigger;
 use crate::snapshots::Snapshots;
 use crate::tracker::Tracker;
-use crate::tune::PinnedShare;
+use crate::tune::{CopiedShare, PinnedShare};
 use crate::work::Work;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -67,6 +67,7 @@ pub struct Core<P: Pool, D: Dir> {
     pub cache: Cache,
     pub read_trigger: ReadTrigger,
     pub pinned: PinnedShare,
+    pub copied: CopiedShare,
     pub lost: Lost,
     pub counters: Counters,
     pub latencies: Latencies,

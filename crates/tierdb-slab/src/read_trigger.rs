@@ -144,6 +144,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let tracked: u64 = self.tracker.distribution().iter().sum();
         if self.options.promotion == Promotion::OnRead {
+            let fast = self.router.read().parts.iter().map(|part| part.read().index.len() as u64).sum();
+            self.copied.look(now.fast + now.flash, now.writes, self.pinned_pct(), (fast, tracked));
             return;
         }
         self.read_trigger.look(now, self.tracker.on_flash() * 100 / tracked.max(1));

@@ -31,7 +31,7 @@ use crate::scan::{Doubtful, Found, Version, find_classes, scan};
 use crate::slabs::Slabs;
 use crate::snapshots::Snapshots;
 use crate::tracker::Tracker;
-use crate::tune::PinnedShare;
+use crate::tune::{CopiedShare, PinnedShare};
 use crate::work::Work;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashSet};
@@ -61,7 +61,6 @@ fn core_of<P: Pool, D: Dir>(
     last: Seqno,
     lost: Lost,
 ) -> Core<P, D> {
-    // By default as many as half of the fast tier holds: most of what is tracked is pinned, and what is pinned must fit.
     let levels = levels_of(&options, &heap, &flash, &router);
     let wanted = heap.pool.len() / 1024 * u64::from(options.tracked_pct) / 100;
     let tracked = wanted.min(options.memory / 10 / 4).max(1 << 10);
@@ -77,6 +76,7 @@ fn core_of<P: Pool, D: Dir>(
         cache: Cache::new(),
         read_trigger: ReadTrigger::new(),
         pinned: PinnedShare::new(options.pinned_pct),
+        copied: CopiedShare::new(options.copied_pct),
         lost,
         counters: Counters::default(),
         latencies: Latencies::new(),

@@ -5,13 +5,12 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The share of the tracked keys that is pinned where nothing else is asked for, in percent. Twice as many are tracked as the
+/// The share of the tracked keys that is pinned where nothing else is asked for, in percent. Six times as many are tracked as the
 /// paper tracks, and a higher share was measured to write more to flash for hardly more hits (`docs/performance.md`,
 /// Figure 11c).
-pub const USUALLY_PINNED: u8 = 20;
-/// Percent points from one setting to the next.
-const STEP: u8 = 10;
-const SETTINGS: usize = 100 / STEP as usize + 1;
+pub const USUALLY_PINNED: u8 = 7;
+/// What is tried, in percent: of three times as many tracked keys as the fast tier holds, the first ones make a difference.
+const SETTINGS: [u8; 11] = [0, 3, 7, 12, 20, 30, 40, 50, 60, 80, 100];
 /// A period has at least so many operations, takes at least so long, and goes on for up to the other time until so many bytes of
 /// tables were written.
 const OPERATIONS: u64 = 1 << 16;
@@ -72,7 +71,7 @@ struct Climb {
     start: Progress,
     period: u32,
     /// What is known of each setting: its score, and in which period it was had last.
-    known: [Option<(f64, u32)>; SETTINGS],
+    known: [Option<(f64, u32)>; SETTINGS.len()],
 }
 
 impl Climb {
@@ -82,12 +81,12 @@ impl Climb {
         self.period += 1;
         let mut now = score;
         match self.known[at] {
-            Some((before, _)) if (score / before - 1.0).abs() > CHANGE => self.known = [None; SETTINGS],
+            Some((before, _)) if (score / before - 1.0).abs() > CHANGE => self.known = [None; SETTINGS.len()],
             Some((before, _)) => now = before + (score - before) * NEW,
             None => {}
         }
         self.known[at] = Some((now, self.period));
-        let near = || at.saturating_sub(1)..=(at + 1).min(SETTINGS - 1);
+        let near = || at.saturating_sub(1)..=(at + 1).min(SETTINGS.len() - 1);
         let score = |setting: usize| self.known[setting].map_or(0.0, |(score, _)| score);
         let enough = near().map(score).fold(0.0, f64::max) * (1.0 - SAME);
         let best = near().find(|setting| score(*setting) >= enough).unwrap_or(at);
@@ -107,8 +106,12 @@ pub struct PinnedShare {
 impl PinnedShare {
     /// A fixed share in percent, or one that is looked for, from the usual one on.
     pub fn new(fixed: Option<u8>) -> Self {
-        let climb =
-            Climb { began: Instant::now(), start: Progress::default(), period: 0, known: [None; SETTINGS] };
+        let climb = Climb {
+            began: Instant::now(),
+            start: Progress::default(),
+            period: 0,
+            known: [None; SETTINGS.len()],
+        };
         let climb = fixed.is_none().then(|| Mutex::new(climb));
         PinnedShare { pct: AtomicU8::new(fixed.unwrap_or(USUALLY_PINNED)), climb }
     }
@@ -127,9 +130,54 @@ impl PinnedShare {
         if passed.operations < OPERATIONS || time < PERIOD || few && time < LONG_PERIOD {
             return;
         }
-        let next = climb.next(usize::from(self.pct() / STEP), passed.score());
-        self.pct.store(next as u8 * STEP, Ordering::Relaxed);
+        let at = SETTINGS.partition_point(|setting| *setting < self.pct());
+        let next = climb.next(at, passed.score());
+        self.pct.store(SETTINGS[next], Ordering::Relaxed);
         (climb.began, climb.start) = (now, progress);
+    }
+}
+
+/// The share of tracked keys of which the fast tier keeps clean copies: where there are only reads, nearly as many as it has keys, so
+/// that they hardly change; the fewer the more is written, which needs the room. Where one of two operations is a write, or more,
+/// only what is pinned.
+pub struct CopiedShare {
+    pct: AtomicU8,
+    is_fixed: bool,
+    /// Reads and writes up to the last look.
+    before: Mutex<(u64, u64)>,
+}
+
+/// Of the keys of the fast tier, in percent, that are to be copies where there are only reads.
+const MOST_COPIES: u64 = 90;
+/// Operations from one look to the next.
+const LOOK: u64 = 1 << 14;
+
+impl CopiedShare {
+    /// A fixed share in percent, or one that follows what is done.
+    pub fn new(fixed: Option<u8>) -> Self {
+        let pct = AtomicU8::new(fixed.unwrap_or(0));
+        CopiedShare { pct, is_fixed: fixed.is_some(), before: Mutex::default() }
+    }
+
+    /// In percent, where so many percent are pinned.
+    pub fn pct(&self, pinned: u8) -> u8 {
+        self.pct.load(Ordering::Relaxed).max(pinned)
+    }
+
+    /// Looks at what was done since the last look, where the fast tier has `fast` keys, and `tracked` keys are tracked, of which so
+    /// many percent are pinned.
+    pub fn look(&self, reads: u64, writes: u64, pinned: u8, (fast, tracked): (u64, u64)) {
+        let Some(mut before) = self.before.try_lock().filter(|_| !self.is_fixed) else { return };
+        let (reads_since, writes_since) = (reads.saturating_sub(before.0), writes.saturating_sub(before.1));
+        let operations = reads_since + writes_since;
+        if operations < LOOK {
+            return;
+        }
+        *before = (reads, writes);
+        let fit = (fast * MOST_COPIES / tracked.max(1)).min(100) as f64;
+        let rest = (fit - f64::from(pinned)).max(0.0);
+        let for_copies = (1.0 - 2.0 * writes_since as f64 / operations as f64).max(0.0);
+        self.pct.store(pinned + (rest * for_copies) as u8, Ordering::Relaxed);
     }
 }
 
@@ -243,6 +291,28 @@ mod tests {
         let fixed = PinnedShare::new(Some(33));
         climb(&fixed, &mut progress, &mut now, 90.0, 0.0);
         assert_eq!(fixed.pct(), 33);
+    }
+
+    #[test]
+    fn copies_have_the_room_that_writes_leave() {
+        let share = CopiedShare::new(None);
+        assert_eq!(share.pct(7), 7);
+        share.look(LOOK - 1, 0, 7, (1000, 3000));
+        assert_eq!(share.pct(7), 7, "too little was done to tell");
+        let (mut reads, mut writes) = (0, 0);
+        for (read, written, copied) in
+            [(LOOK, 0, 30), (LOOK, LOOK, 7), (LOOK * 3, LOOK, 18), (0, LOOK, 7), (LOOK * 99, LOOK, 29)]
+        {
+            (reads, writes) = (reads + read, writes + written);
+            share.look(reads, writes, 7, (1000, 3000));
+            assert_eq!(share.pct(7), copied, "{read} and {written}");
+        }
+        assert_eq!(share.pct(50), 50);
+        share.look(reads + LOOK, writes, 7, (1000, 100));
+        assert_eq!(share.pct(7), 100, "all that is tracked fits");
+        let fixed = CopiedShare::new(Some(12));
+        fixed.look(LOOK, 0, 7, (1000, 100));
+        assert_eq!((fixed.pct(7), fixed.pct(50)), (12, 50));
     }
 
     #[test]

@@ -10,17 +10,17 @@ use tierdb_base::{ByteSize, Error, Result};
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Slab {
-    /// How many of the keys that are tracked stay on the fast tier, in percent: 0 to 100, or `"auto"`. Default 20.
+    /// How many of the keys that are tracked stay on the fast tier, in percent: 0 to 100, or `"auto"`. Default 7.
     ///
-    /// With `"auto"` it is looked for while the store runs: up or down by ten at a time, as long as the throughput that reads
+    /// With `"auto"` it is looked for while the store runs: a step up or down at a time, as long as the throughput that reads
     /// from flash and writes of tables leave, divided by one plus the bytes of tables for each byte that callers write, gets
-    /// more. Lower it where flash is written too much for too few keys (`tierdb stat`: flash bytes a key), raise it where flash
+    /// more. Copies of what flash has are kept of more keys where less is written. Lower it where flash is written too much for too few keys (`tierdb stat`: flash bytes a key), raise it where flash
     /// serves too many reads.
     /// *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinning_threshold: Option<PinningThreshold>,
     /// Keys that are tracked, in percent of those that the fast tier would hold if each took 1 KiB with its value. Default
-    /// 100, 1..=400.
+    /// 300, 1..=4000.
     ///
     /// Raise it where entries are much smaller than 1 KiB. A tracked key takes 4.1 bytes of `memory`, all of them a tenth of it
     /// at the most. *Takes effect on open.*
@@ -65,8 +65,8 @@ impl Slab {
     pub(super) fn validate(&self) -> Result<()> {
         let check = |ok: bool, what: &str| if ok { Ok(()) } else { Err(Error::invalid(what)) };
         check(
-            self.tracked_pct.is_none_or(|pct| (1..=400).contains(&pct)),
-            "slab.tracked_pct: must be 1 to 400",
+            self.tracked_pct.is_none_or(|pct| (1..=4000).contains(&pct)),
+            "slab.tracked_pct: must be 1 to 4,000",
         )?;
         check(
             self.migrate_at_pct.is_none_or(|pct| (50..=99).contains(&pct)),
