@@ -38,6 +38,8 @@ pub struct LiveTable<D: Dir> {
     pub damaged: AtomicBool,
     /// The device did not read it when it was last to be migrated.
     pub unreadable: AtomicBool,
+    /// There was such a time: what else there is of its keys is kept until it has been rewritten.
+    suspect: AtomicBool,
     obsolete: AtomicBool,
     /// It was written when no older snapshot was open than one at this write: it has nothing that was replaced, or removed with a range,
     /// up to that. Not stored.
@@ -58,7 +60,8 @@ impl<D: Dir> LiveTable<D> {
         manifest: Manifest,
         cleaned: Seqno,
     ) -> Self {
-        let (damaged, unreadable, obsolete, asked_for, dirty_keys, hot_reads) = Default::default();
+        let (damaged, unreadable, suspect, obsolete) = Default::default();
+        let (asked_for, dirty_keys, hot_reads) = Default::default();
         let table = table.filter(|_| flash.may_keep_open());
         if let Some(table) = &table {
             flash.note_loaded(table.memory());
@@ -75,6 +78,7 @@ impl<D: Dir> LiveTable<D> {
             asked_for,
             damaged,
             unreadable,
+            suspect,
             obsolete,
             cleaned,
             dirty_keys,
@@ -206,6 +210,17 @@ impl<D: Dir> LiveTable<D> {
     /// Whether it could not be read whole, for good or for now.
     pub fn is_damaged(&self) -> bool {
         self.damaged.load(Ordering::Acquire) || self.unreadable.load(Ordering::Acquire)
+    }
+
+    /// The device did not read it.
+    pub fn mark_unreadable(&self) {
+        self.suspect.store(true, Ordering::Release);
+        self.unreadable.store(true, Ordering::Release);
+    }
+
+    /// Whether it was never found to be damaged, nor not to be read: nothing is known that it could not give.
+    pub fn is_trusted(&self) -> bool {
+        !self.damaged.load(Ordering::Acquire) && !self.suspect.load(Ordering::Acquire)
     }
 
     /// Its smallest key.

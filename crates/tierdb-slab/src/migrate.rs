@@ -566,7 +566,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let done = self.migrate(part, plan, victims, promote);
         match &done {
             Err(error @ (Error::Corrupt { .. } | Error::Io { op: "read", .. })) => {
-                let damaged = error.kind() == ErrorKind::Corrupt;
                 let is_whole = |table: &LiveTable<D>| {
                     let checked = table.table(Cause::Migration)?.verify(Cause::Migration)?;
                     Ok::<bool, Error>(checked.damage.is_empty())
@@ -577,15 +576,22 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     plan.tables.iter().map(|table| several && is_whole(table).unwrap_or(false)).collect();
                 let all = whole.iter().all(|whole| *whole);
                 for (table, _) in plan.tables.iter().zip(whole).filter(|(_, whole)| all || !whole) {
-                    let mark = if damaged { &table.damaged } else { &table.unreadable };
-                    mark.store(true, Ordering::Release);
-                }
-                if !damaged {
-                    *self.work.unreadable.lock() = Some(error.clone());
+                    self.leave_out(table, error);
                 }
                 Ok(Migrated::default())
             }
             _ => done,
+        }
+    }
+
+    /// Leaves `table`, which could not be read, out of migrations: for good if it is damaged, else until nothing else is left, and then
+    /// `error` is the reason why there is no room.
+    pub fn leave_out(&self, table: &LiveTable<D>, error: &Error) {
+        if error.kind() == ErrorKind::Corrupt {
+            table.damaged.store(true, Ordering::Release);
+        } else {
+            table.mark_unreadable();
+            *self.work.unreadable.lock() = Some(error.clone());
         }
     }
 }

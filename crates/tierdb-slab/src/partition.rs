@@ -408,10 +408,11 @@ impl<D: Dir> State<D> {
         self.old.version_at(key, seqno)
     }
 
-    /// Whether the tables that may hold the version of a clean copy of `key` can be read, as far as is known.
+    /// Whether the tables that may hold the version of a clean copy of `key` can be read, as far as is known. One that the device once did
+    /// not read may take part in migrations again, but does not replace a copy.
     pub fn is_whole_on_flash(&self, key: &[u8]) -> bool {
         let mut tables = self.tables.find(key).peekable();
-        tables.peek().is_some() && tables.all(|table| !table.is_damaged())
+        tables.peek().is_some() && tables.all(|table| table.is_trusted())
     }
 
     /// Whether flash may hold a version of `key`, or soon will.

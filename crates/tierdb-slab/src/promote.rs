@@ -166,7 +166,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             Copies::Unpopular | Copies::LeastPopular => (state.index.len() / TURN + AT_ONCE, AT_ONCE),
         };
         // Mostly so: then only of those that are dropped it is asked, for which the tables are searched.
-        let all_whole = state.tables.tables().all(|table| !table.is_damaged());
+        let all_whole = state.tables.tables().all(|table| table.is_trusted());
         let mut passed = Vec::new();
         let mut last = None;
         let ahead = (hand.key.as_deref().map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);

@@ -653,6 +653,31 @@ mod tests {
         assert!(engine.get(&[255, 2]).expect("whole").is_some());
     }
 
+    /// That a table may be merged again does not make it as good as a copy of what it has.
+    #[test]
+    fn a_table_that_was_not_read_replaces_no_copy() {
+        // Without an object cache, which would answer.
+        let store = Store::new(POOL, Options { memory: 1 << 10, ..rig::options(POOL) });
+        (0..20).for_each(|number| store.put(&[b'k', number], 700));
+        store.engine.flush().expect("room");
+        let popular = [b'k', 3];
+        let is_there = || store.engine.get(&popular).is_ok_and(|value| value.is_some());
+        assert!((0..20).all(|_| is_there()));
+        store.put(&[b'k', 4], 700);
+        let (core, part) = (store.core(), store.part());
+        let levels = part.read().tables.clone();
+        let table = levels.find(&popular).next().expect("its table");
+        let name = format!("flash0/{}", tierdb_table::file_name(table.number()));
+        (0..3).for_each(|page| store.world.lose_page(&name, page * 4096));
+        let plan = Plan::of_live(&levels, table).expect("it is live");
+        core.migrate_or_mark(&part, &plan, Victims::All, false).expect("it is left out");
+        assert!(table.is_damaged() && part.read().copies == 1 && is_there());
+        assert!(core.forget_unreadable() && !table.is_damaged());
+        assert_eq!(core.drop_copies(Copies::All), 0);
+        store.engine.flush().expect("the rest has room");
+        assert!(is_there());
+    }
+
     #[test]
     fn a_writer_goes_on_as_soon_as_there_is_room() {
         let store = filled(30);
