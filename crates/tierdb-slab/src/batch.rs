@@ -57,7 +57,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             };
         }
         let admit = |(key, value): (&&[u8], &Option<&[u8]>)| {
-            self.heap.admit_bytes(key.len(), value.map_or(0, <[u8]>::len)) + 64
+            self.heap.admit_bytes(key.len(), value.map_or(0, <[u8]>::len)) + 64 + self.admit_doubt_bytes()
         };
         let bytes: u64 = ops.iter().map(admit).sum();
         self.reserve_seqnos();
@@ -142,6 +142,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     continue;
                 };
                 changes.push(written.commit);
+                changes.extend(before.and_then(|entry| heap.free_if_doubtful(entry)));
                 effects.push((number, key, Effect::Replace { written, tombstone: value.is_none(), before }));
             }
         }
@@ -171,7 +172,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     let long = !written.slots.parts.is_empty();
                     state.insert(key, Entry::new(written.slots.at, seqno, tombstone, long));
                     if let Some(entry) = before {
-                        state.retire(heap, key, entry, seqno, keep);
+                        state.replaced(heap, key, entry, seqno, keep);
                     }
                 }
             }
@@ -211,10 +212,22 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 need.add(0, bytes.len(), Purpose::Removal, heap.slabs.largest());
                 return Ok(Tried::NoRoom(need));
             };
-            let drained = stage.drain();
+            let mut changes = vec![written.commit];
+            if let Some(bounds) = bounds(range).filter(|_| self.doubtful) {
+                for state in &states {
+                    let inside = state.index.range::<[u8], _>(bounds);
+                    changes.extend(inside.filter_map(|(_, entry)| heap.free_if_doubtful(*entry)));
+                }
+            }
+            let Some(redo) = heap.stage_redo(&mut stage, &changes) else {
+                heap.give(&written.slots);
+                let mut need = Need::default();
+                need.add(0, bytes.len(), Purpose::Removal, heap.slabs.largest());
+                need.add(0, REDO_BYTES * changes.len(), Purpose::Upkeep, heap.slabs.largest());
+                return Ok(Tried::NoRoom(need));
+            };
+            heap.install(stage, redo, &changes, &self.commits);
             states.iter_mut().for_each(|state| state.release_retired(heap));
-            drained.publish(written.commit.0, written.commit.1);
-            heap.pool.fence();
             let tombstone = Arc::new(RangeTombstone { seqno, range: range.clone(), slots: written.slots });
             for state in &mut states {
                 state.ranges.push(tombstone.clone());
@@ -223,7 +236,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     state.index.range::<[u8], _>(bounds).map(|(key, entry)| (key.clone(), *entry)).collect();
                 for (key, entry) in keys {
                     state.remove(&key);
-                    state.retire(heap, &key, entry, seqno, keep);
+                    state.replaced(heap, &key, entry, seqno, keep);
                 }
             }
             let lsn = heap.pool.lsn();

@@ -16,6 +16,7 @@
 
 use crate::heap::{Heap, NewRecord, Written};
 use crate::layout::{COMMIT_SLOTS, Layout};
+use crate::partition::Entry;
 use crate::record::Kind;
 use crate::slabs::{Purpose, UNIT};
 use parking_lot::{Condvar, Mutex};
@@ -57,6 +58,12 @@ impl CommitSlots {
 }
 
 impl<P: Pool> Heap<P> {
+    /// What has to be published with the word of the version that replaces `entry`, if that is doubtful: its slot is free.
+    pub fn free_if_doubtful(&self, entry: Entry) -> Option<Change> {
+        let word_at = self.slabs.word_at(entry.at()).ok().filter(|_| entry.is_doubtful())?;
+        Some((word_at, self.slabs.free_word(word_at)))
+    }
+
     /// Stages the redo record of a group, if it needs one. `None` if there is no room for it.
     pub fn stage_redo(&self, stage: &mut Stage<'_, P>, changes: &[Change]) -> Option<Option<Written>> {
         if changes.len() < 2 {

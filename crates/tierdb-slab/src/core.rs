@@ -69,6 +69,8 @@ pub struct Core<P: Pool, D: Dir> {
     pub pinned: PinnedShare,
     pub copied: CopiedShare,
     pub lost: Lost,
+    /// Whether damage has made versions doubtful that were found when the store was opened.
+    pub doubtful: bool,
     pub counters: Counters,
     pub latencies: Latencies,
     pub work: Work,

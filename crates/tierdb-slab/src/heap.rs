@@ -125,6 +125,18 @@ impl<P: Pool> Heap<P> {
         Some((key, seqno))
     }
 
+    /// The seqno, not above `last`, of the record at byte `at`, whose head is damaged but for its key, and whose word has this mark: the
+    /// one that its value was written with. Where no seqno tells that, since more is damaged, the one that the head gives, of which the
+    /// word confirms the lower bits.
+    pub fn seqno_of(&self, at: u64, mark: Mark, last: Seqno) -> Option<Seqno> {
+        let mut slot = vec![0; self.slabs.slot_bytes(at)? as usize];
+        let of_value = match self.pool.read(at, &mut slot) {
+            Ok(()) => mark.seqnos(last).find(|seqno| record::is_from(self.seed, *seqno, &slot)),
+            Err(_) => None,
+        };
+        of_value.or(self.name_of(at).map(|(_, seqno)| seqno).filter(|seqno| *seqno <= last))
+    }
+
     /// The record at byte `at`, with its value.
     ///
     /// # Errors

@@ -130,6 +130,16 @@ pub fn name_in(header: &[u8; HEADER]) -> (Seqno, usize) {
     (Seqno::from_le_bytes(*seqno), usize::from(u16::from_le_bytes([header[20], header[21]])))
 }
 
+/// Whether a record with this header, which is not checked, and the value in `slot` was written with `seqno`: that its value tells so.
+pub fn is_from(seed: u64, seqno: Seqno, slot: &[u8]) -> bool {
+    let Some((header, _)) = slot.split_first_chunk::<HEADER>() else { return false };
+    let value_len = u32::from_le_bytes([header[16], header[17], header[18], header[19]]) as usize;
+    let start = HEADER + name_in(header).1;
+    let sum = u64::from_le_bytes(header[24..32].try_into().unwrap_or_default());
+    let value = slot.get(start..start.saturating_add(value_len));
+    value.is_some_and(|value| matches(sum, value_sum(seed, seqno, value)))
+}
+
 impl Head {
     /// Bytes of the head but for an inline value, by the first bytes of the record; nothing is checked yet.
     pub fn len_of(header: &[u8; HEADER]) -> usize {

@@ -78,6 +78,7 @@ fn core_of<P: Pool, D: Dir>(
         pinned: PinnedShare::new(options.pinned_pct),
         copied: CopiedShare::new(options.copied_pct),
         lost,
+        doubtful: false,
         counters: Counters::default(),
         latencies: Latencies::new(),
         work: Work::new(options.background),
@@ -177,7 +178,7 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
         sorted.unneeded.push(at);
     }
     for doubtful in scan.doubtful {
-        sorted.doubt(doubtful, &tables, last);
+        sorted.doubt(doubtful, &heap, &tables, last);
     }
     let mut stage = Stage::new(&*pool);
     class_words.into_iter().for_each(|(at, word)| stage.word(at, word));
@@ -217,8 +218,9 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
         .into_iter()
         .filter(|(key, entry)| lost.hides(key, Some(entry.seqno)).is_none())
         .collect();
+    let doubtful = newest.iter().any(|(_, entry)| entry.is_doubtful());
     let router = divide(newest, tables, sorted.ranges, options.partitions);
-    let core = core_of(media, options, heap, flash, router, last, lost);
+    let core = Core { doubtful, ..core_of(media, options, heap, flash, router, last, lost) };
     if core.router.read().parts.iter().any(|part| !part.read().ranges.is_empty()) {
         core.work.want_cleaning();
     }
@@ -287,19 +289,34 @@ impl Sorted {
         Ok(sorted)
     }
 
-    /// Takes a doubtful version for the newest of its key, if there is none as new.
-    fn doubt<D: Dir>(&mut self, doubtful: Doubtful, tables: &[Arc<LiveTable<D>>], last: Seqno) {
+    /// Takes a doubtful version for the newest of its key, unless there is one as new, or it was removed. Its damage must cost neither
+    /// what was written after it, nor bring back what was written before.
+    fn doubt<P: Pool, D: Dir>(
+        &mut self,
+        doubtful: Doubtful,
+        heap: &Heap<P>,
+        tables: &[Arc<LiveTable<D>>],
+        last: Seqno,
+    ) {
         let Doubtful { key, at, version } = doubtful;
         let as_new = |table: &Arc<LiveTable<D>>| {
             let whole = table.table(Cause::Recovery);
             let found = whole.and_then(|whole| whole.get(&key, Seqno::MAX, Cause::Recovery));
             found.is_ok_and(|found| found.is_some_and(|found| version.is_no_newer_than(found.seqno)))
         };
-        let here = self.newest.get(&*key).is_some_and(|entry| version.is_no_newer_than(entry.seqno));
-        let removed = match version {
-            Version::Live(_) => false,
-            Version::Exact(seqno) => self.ranges.iter().any(|range| range.removes(&key, seqno, Seqno::MAX)),
+        let other = self.newest.get(&*key).map(|entry| entry.seqno);
+        let mut ranges = self.ranges.iter().filter(|range| range.range.contains(&key)).peekable();
+        // It is looked for only where something depends on it.
+        let seqno = match version {
+            Version::Exact(seqno) => Some(seqno),
+            Version::Live(mark) if other.is_some() || ranges.peek().is_some() => {
+                heap.seqno_of(at, mark, last)
+            }
+            Version::Live(_) => None,
         };
+        let older_than = |other: Seqno| seqno.is_some_and(|seqno| seqno < other);
+        let here = other.is_some_and(|other| older_than(other) || version.is_no_newer_than(other));
+        let removed = ranges.any(|range| older_than(range.seqno));
         if here || removed || tables.iter().any(as_new) {
             self.unneeded.push(at);
             return;

@@ -88,6 +88,11 @@ impl Mark {
         (self.0 ^ seqno) & ((1 << TAG_BITS) - 1) == 0
     }
 
+    /// The seqnos up to `last` that its record may have been written with.
+    pub fn seqnos(self, last: Seqno) -> impl Iterator<Item = Seqno> {
+        (self.0 & ((1 << TAG_BITS) - 1)..=last).step_by(1 << TAG_BITS)
+    }
+
     /// As stored.
     pub fn to_word(self) -> u64 {
         self.0

@@ -4,9 +4,13 @@
 //! fenced, the index names it. The slot of the version before is free on media before the partition's next word
 //! is published ([`crate::partition`], invariant 3). What is waited for is waited for without the lock.
 //!
+//! A version that damage has made doubtful cannot wait for that: an open could not tell which of two live ones is the newer. Its
+//! slot is freed with the new word, as a group of two ([`crate::commit`]).
+//!
 //! A delete of a key that flash does not hold frees the slot; any other leaves a tombstone, which goes when it
 //! is merged with the tables of its range. A delete of a key that has a tombstone changes nothing.
 
+use crate::commit::REDO_BYTES;
 use crate::core::{Core, hash_of};
 use crate::heap::NewRecord;
 use crate::partition::{Entry, State};
@@ -52,11 +56,16 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.reserve_seqnos();
         let len = value.map_or(0, <[u8]>::len);
         self.until_done(|| {
-            self.heap.pool.admit(self.heap.admit_bytes(key.len(), len))?;
+            self.heap.pool.admit(self.heap.admit_bytes(key.len(), len) + self.admit_doubt_bytes())?;
             self.try_write_one(key, value, durability)
         })?;
         self.after_write();
         Ok(())
+    }
+
+    /// Bytes by which a write may flush more for each key whose version damage has made doubtful.
+    pub fn admit_doubt_bytes(&self) -> u64 {
+        if self.doubtful { self.heap.admit_bytes(0, 2 * REDO_BYTES) } else { 0 }
     }
 
     /// Makes space until `attempt` finds the slots it needs.
@@ -132,14 +141,22 @@ impl<P: Pool, D: Dir> Core<P, D> {
             need.add(key.len(), record.value.len(), purpose, heap.slabs.largest());
             return Ok(Tried::NoRoom(need));
         };
-        let drained = stage.drain();
+        let freed = before.and_then(|entry| heap.free_if_doubtful(entry));
+        let changes = [written.commit, freed.unwrap_or_default()];
+        let changes = &changes[..1 + usize::from(freed.is_some())];
+        let Some(redo) = heap.stage_redo(&mut stage, changes) else {
+            heap.give(&written.slots);
+            let mut need = Need::default();
+            need.add(key.len(), record.value.len(), purpose, heap.slabs.largest());
+            need.add(0, REDO_BYTES * changes.len(), Purpose::Upkeep, heap.slabs.largest());
+            return Ok(Tried::NoRoom(need));
+        };
+        heap.install(stage, redo, changes, &self.commits);
         state.release_retired(heap);
-        drained.publish(written.commit.0, written.commit.1);
-        heap.pool.fence();
         let long = !written.slots.parts.is_empty();
         state.insert(key, Entry::new(written.slots.at, seqno, value.is_none(), long));
         if let Some(entry) = before {
-            state.retire(heap, key, entry, seqno, keep);
+            state.replaced(heap, key, entry, seqno, keep);
         }
         Ok(Tried::Done)
     }

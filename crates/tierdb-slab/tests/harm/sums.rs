@@ -13,9 +13,10 @@ use tierdb_sim::World;
 /// Crates whose comparisons the engine's suites answer for.
 const CRATES: [&str; 3] = ["tierdb-slab", "tierdb-pmem", "tierdb-device"];
 
-const TESTS: [Row; 4] = [
+const TESTS: [Row; 5] = [
     ("tierdb-pmem/src/sealed.rs", "unseal", 0, word_of_a_slot),
     ("src/layout.rs", "open", 0, header_of_the_pool),
+    ("src/record.rs", "is_from", 0, seqno_of_a_damaged_record),
     ("src/record.rs", "decode", 0, head_of_a_record),
     ("src/record.rs", "verify", 0, value_of_a_record),
 ];
@@ -75,6 +76,18 @@ fn head_of_a_record() -> Outcome {
     world.overwrite("pool", record + KIND_AT, &[TOMBSTONE]);
     // One wrong byte is made right again.
     Store::open(rig(), world)?.has("key", b"the value")
+}
+
+/// Two bytes of the newer one of two records that say that they are live, with seqnos of more bits than commit words have of them.
+fn seqno_of_a_damaged_record() -> Outcome {
+    let store = Store::new(rig());
+    store.put("other", b"value");
+    let store = store.reopened();
+    store.put("key", b"older");
+    store.put("key", b"newer");
+    let record = find(&store.world, "pool", SLABS_AT, b"keynewer") - KEY_AT;
+    store.world.overwrite("pool", record, &[0, 0]);
+    Store::open(rig(), store.world)?.is_damaged("key")
 }
 
 /// A byte of a value on the fast tier.
