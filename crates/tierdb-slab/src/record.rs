@@ -15,7 +15,10 @@
 //!
 //! Since format 1.
 
-use tierdb_base::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Seqno, checksum, checksum_parts, matches};
+use crate::commit::REDO_BYTES;
+use tierdb_base::{
+    MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, Seqno, checksum, checksum_parts, matches,
+};
 
 /// Bytes before the key.
 pub const HEADER: usize = 40;
@@ -43,6 +46,15 @@ impl Kind {
         [Kind::Value, Kind::Tombstone, Kind::RangeTombstone, Kind::Table, Kind::Redo, Kind::Lost]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
+    }
+
+    /// Longest value of such a record, in bytes.
+    fn longest(self) -> usize {
+        match self {
+            // Each key of a batch has a byte at least, and two changes at the most.
+            Kind::Redo => MAX_BATCH_BYTES * 2 * REDO_BYTES,
+            _ => 2 * MAX_VALUE_BYTES,
+        }
     }
 }
 
@@ -157,7 +169,8 @@ impl Head {
         }
         let value_len = u32::from_le_bytes(header[16..20].try_into().ok()?) as usize;
         let key_len = usize::from(u16::from_le_bytes([header[20], header[21]]));
-        if key_len > MAX_KEY_BYTES || value_len > 2 * MAX_VALUE_BYTES || header[23] != 0 {
+        let kind = Kind::decode(header[22])?;
+        if key_len > MAX_KEY_BYTES || value_len > kind.longest() || header[23] != 0 {
             return None;
         }
         let (key, parts) = rest.split_at_checked(key_len)?;
@@ -166,7 +179,7 @@ impl Head {
             return None;
         }
         Some(Head {
-            kind: Kind::decode(header[22])?,
+            kind,
             seqno: word(8),
             key: key.to_vec(),
             value_len,
@@ -205,6 +218,23 @@ mod tests {
                 assert!(Head::decode(7, 640, &damaged).is_none(), "byte {byte}");
             }
         }
+    }
+
+    /// A batch may have more changes than fit in the longest value of a caller.
+    #[test]
+    fn the_longest_redo_record_reads_back() {
+        let with_len = |kind: Kind, len: usize| {
+            let mut bytes = encode(7, 640, kind, 0, b"", b"", &[4096]);
+            bytes[16..20].copy_from_slice(&u32::try_from(len).expect("it has a place").to_le_bytes());
+            let sum = head_sum(7, 640, &bytes[8..]);
+            bytes[..8].copy_from_slice(&sum.to_le_bytes());
+            Head::decode(7, 640, &bytes).map(|head| head.value_len)
+        };
+        // One change for each key, of which most have three bytes: there are no more shorter ones.
+        let longest = MAX_BATCH_BYTES / 3 * REDO_BYTES;
+        assert_eq!(with_len(Kind::Redo, longest), Some(longest));
+        assert_eq!(with_len(Kind::Redo, Kind::Redo.longest()), Some(Kind::Redo.longest()));
+        assert_eq!(with_len(Kind::Value, longest), None);
     }
 
     #[test]
