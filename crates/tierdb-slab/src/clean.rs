@@ -4,9 +4,10 @@ use crate::core::Core;
 use crate::levels::{FIRST, Level, Levels};
 use crate::live::LiveTable;
 use crate::migrate::{Plan, Victims};
-use crate::partition::{Partition, RangeTombstone};
+use crate::partition::{Partition, RangeTombstone, State};
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tierdb_base::{Result, Seqno, mutant};
 use tierdb_device::Dir;
 use tierdb_pmem::{Pool, Stage};
@@ -23,13 +24,24 @@ fn holding_removed<'l, D: Dir>(
     tables.filter(|(.., table)| table.may_hold_removed(&range.range, range.seqno))
 }
 
+/// How far a cleaning came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cleaned {
+    /// To the end.
+    All,
+    /// Not to the end: something else came first.
+    Some,
+    /// To the end, but for tables that the device did not read.
+    Readable,
+}
+
 impl<P: Pool, D: Dir> Core<P, D> {
     /// Rewrites tables that hold what a range tombstone removed, and forgets the tombstones that nothing needs. Looks after each
-    /// table whether to go on, and says whether it came to the end.
+    /// table whether to go on. A table that the device did not read before is tried again.
     ///
     /// # Errors
     /// As [`Core::migrate`].
-    pub fn clean_ranges(&self, goes_on: &dyn Fn() -> bool) -> Result<bool> {
+    pub fn clean_ranges(&self, goes_on: &dyn Fn() -> bool) -> Result<Cleaned> {
         let _cleaning = self.work.cleaning.lock();
         let _parts = self.work.dividing.read();
         let parts = self.router.read().parts.clone();
@@ -37,11 +49,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
         // and still hold it.
         let oldest = self.oldest_snapshot();
         let mut wanted: Vec<Arc<RangeTombstone>> = Vec::new();
-        let mut done = Ok(true);
+        let mut done = Ok(Cleaned::All);
         for part in &parts {
-            done = self.clean_part(part, oldest, &mut wanted, goes_on);
-            if !matches!(done, Ok(true)) {
-                break;
+            match self.clean_part(part, oldest, &mut wanted, goes_on) {
+                Ok(Cleaned::All) => {}
+                Ok(Cleaned::Readable) => done = Ok(Cleaned::Readable),
+                cut_short => {
+                    done = cut_short;
+                    break;
+                }
             }
         }
         // Of those before one that failed, too: the next cleaning does not find what they have forgotten.
@@ -56,23 +72,30 @@ impl<P: Pool, D: Dir> Core<P, D> {
         oldest: Seqno,
         wanted: &mut Vec<Arc<RangeTombstone>>,
         goes_on: &dyn Fn() -> bool,
-    ) -> Result<bool> {
+    ) -> Result<Cleaned> {
+        let touched = |state: &State<D>| -> Vec<(Level, usize, Arc<LiveTable<D>>)> {
+            let due = state.ranges.iter().filter(|range| range.seqno <= oldest);
+            let touched = due.flat_map(|range| holding_removed(&state.tables, range));
+            touched.map(|(level, number, table)| (level, number, table.clone())).collect()
+        };
+        for (.., table) in touched(&part.read()) {
+            table.unreadable.store(false, Ordering::Release);
+        }
         let _migration = loop {
             // Between two tables others may migrate.
             let migration = part.migration.lock();
             let plan = {
                 let state = part.read();
-                let due: Vec<&Arc<RangeTombstone>> =
-                    state.ranges.iter().filter(|range| range.seqno <= oldest).collect();
-                let mut touched = due.iter().flat_map(|range| holding_removed(&state.tables, range));
-                let found = touched.find(|(.., table)| !table.is_damaged());
+                let found = touched(&state).into_iter().filter(|(.., table)| !table.is_damaged());
+                // What was not read before comes last: others need not wait for it.
+                let found = found.min_by_key(|(.., table)| !table.is_trusted());
                 found.map(|(level, number, _)| Plan::of_table(&state.tables, level, number))
             };
             let Some(plan) = plan else { break migration };
             self.migrate_or_mark(part, &plan, Victims::None, false)?;
             drop(migration);
             if !goes_on() {
-                return Ok(false);
+                return Ok(Cleaned::Some);
             }
         };
         let state = &mut *part.write();
@@ -81,9 +104,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let _drained = stage.drain();
         state.release_retired(&self.heap);
         wanted.extend(state.ranges.iter().cloned());
+        let left_out = touched(state).iter().any(|(.., table)| table.unreadable.load(Ordering::Acquire));
         let tables = &state.tables;
         state.ranges.retain(|range| range.seqno > oldest || holding_removed(tables, range).next().is_some());
-        Ok(true)
+        Ok(if left_out { Cleaned::Readable } else { Cleaned::All })
     }
 
     /// Frees the records of those `ranges` that no partition has any more.

@@ -188,6 +188,7 @@ impl<P: Pool, D: Dir> Engine for SlabStore<P, D> {
 
     fn compact(&self) -> Result<()> {
         let _changing = self.core.gate.change()?;
+        self.core.forget_unreadable();
         self.core.clean_ranges(&|| true)?;
         self.core.drop_replaced()?;
         self.core.join_tables()?;

@@ -3,6 +3,7 @@
 //! Some threads that migrate, asleep while there is nothing to do, and one that keeps house. With
 //! [`Background::Inline`] there are none, and whoever needs the work does it.
 
+use crate::clean::Cleaned;
 use crate::core::Core;
 use crate::descend::Down;
 use crate::levels::FIRST;
@@ -164,9 +165,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         *self.work.cleaning_from.lock() = None;
         let again = match self.clean_ranges(&|| !self.is_waited_for()) {
-            Ok(true) => return,
-            Ok(false) => Instant::now(),
-            Err(_) => Instant::now() + CLEAN_AGAIN,
+            Ok(Cleaned::All) => return,
+            Ok(Cleaned::Some) => Instant::now(),
+            Ok(Cleaned::Readable) | Err(_) => Instant::now() + CLEAN_AGAIN,
         };
         self.work.cleaning_from.lock().get_or_insert(again);
     }
@@ -350,7 +351,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// Lets tables take part in migrations again that the device did not read when they were to. Says whether there are any.
-    fn forget_unreadable(&self) -> bool {
+    pub fn forget_unreadable(&self) -> bool {
         if self.work.unreadable.lock().take().is_none() {
             return false;
         }
@@ -393,7 +394,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         match self.clean_ranges(&|| true) {
             Err(error) if error.kind() == ErrorKind::NoSpace => full = full.or(Some(error)),
-            cleaned => drop(cleaned?),
+            cleaned => _ = cleaned?,
         }
         self.tidy_slabs();
         if !self.has_room(need) {
@@ -551,6 +552,7 @@ mod tests {
     use crate::rig::{self, Store};
     use crate::slabs::Purpose;
     use tierdb_engine::{Durability, Engine, KeyRange};
+    use tierdb_sim::{FaultKind, FaultPlan, Ops};
 
     const POOL: u64 = 132 << 10;
 
@@ -594,6 +596,35 @@ mod tests {
             std::thread::sleep(Duration::from_millis(10));
         }
         assert!(store.engine.get(&[b'k', 9]).expect("whole").is_some());
+    }
+
+    #[test]
+    fn a_cleaning_that_left_a_table_out_is_done_again() {
+        let store = with_removed_range(rig::options(POOL));
+        let is_cleaned = || store.part().read().ranges.is_empty();
+        store.world.inject(FaultPlan::from_nth(0, FaultKind::Eio).on(Ops::READ).in_dir("flash0"));
+        store.put(b"other", 10);
+        assert!(!is_cleaned(), "its table is not read");
+        store.world.heal();
+        let given_up = Instant::now() + Duration::from_secs(60);
+        while !is_cleaned() {
+            assert!(Instant::now() < given_up, "nothing tries again");
+            store.put(b"other", 10);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn a_compaction_tries_what_was_not_read() {
+        let store = with_removed_range(rig::options(POOL));
+        let core = store.core();
+        let tables = store.part().read().tables.clone();
+        tables.tables().for_each(|table| table.mark_unreadable());
+        *core.work.unreadable.lock() = Some(Error::invalid("the device did not read them"));
+        store.engine.compact().expect("room");
+        let tables = store.part().read().tables.clone();
+        assert!(store.part().read().ranges.is_empty());
+        assert!(!tables.tables().any(|table| table.is_damaged()));
     }
 
     #[test]
