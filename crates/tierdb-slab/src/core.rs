@@ -115,7 +115,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// Gives indexes and filters of tables half of what the fixed parts of the memory budget leave at the most, and the object
-    /// cache the rest; says whether the index of keys takes too much.
+    /// cache the rest; notes how much of it the index of keys takes.
     pub fn settle_memory(&self) {
         let parts = self.memory_parts();
         let others = |but: &[&str]| -> u64 {
@@ -132,7 +132,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
             .filter(|(name, _)| ["pool image", "index"].contains(name))
             .map(|(_, bytes)| bytes)
             .sum();
-        self.work.over_memory.store(index > self.options.memory / 4 * 3, Ordering::Relaxed);
+        // Rounded up: more than a share is not as much as that.
+        let pct = (index * 100).div_ceil(self.options.memory.max(1));
+        self.work.memory_pct.store(pct, Ordering::Relaxed);
     }
 
     /// Drops indexes and filters that were not asked for lately, or if need be any, until they take `most` bytes of memory.

@@ -14,7 +14,7 @@ use crate::room::Need;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tierdb_base::{Error, ErrorKind, Result};
 use tierdb_device::Dir;
@@ -25,7 +25,10 @@ use tierdb_pmem::{Pool, Stage};
 const LOOK_AGAIN: u32 = 256;
 /// Fill up to which the fast tier is used when no more may be written to flash.
 const LAST_PCT: u8 = 99;
-/// Longest time for which a writer is held back then.
+/// What the index may take of the memory budget, in percent; and when no more may be written to flash.
+const MEMORY_PCT: u64 = 75;
+const LAST_MEMORY_PCT: u64 = 100;
+/// Longest time for which a writer is held back when no more may be written to flash.
 const SPENT_PACE: Duration = Duration::from_millis(10);
 /// Keys that may be rewritten for each that was promoted, to make room for more, whatever a migration yields.
 const REWRITTEN: u64 = 4;
@@ -56,8 +59,8 @@ pub struct Work {
     pub rewritten_for_reads: AtomicU64,
     /// Why the device did not read a table that is left out of migrations.
     pub unreadable: Mutex<Option<Error>>,
-    /// Whether the index takes more memory than it may.
-    pub over_memory: AtomicBool,
+    /// What the index takes of the memory budget, in percent.
+    pub memory_pct: AtomicU64,
 }
 
 #[derive(Default)]
@@ -88,7 +91,7 @@ impl Work {
             divided_at: AtomicU64::new(0),
             rewritten_for_reads: AtomicU64::new(0),
             unreadable: Mutex::new(None),
-            over_memory: AtomicBool::new(false),
+            memory_pct: AtomicU64::new(0),
         }
     }
 
@@ -142,13 +145,21 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// Whether the fast tier is filled more than so far, or the index takes too much memory.
     pub fn is_over(&self, fill_pct: u8) -> bool {
-        self.heap.slabs.free_bytes() < self.free_target(fill_pct)
-            || self.work.over_memory.load(Ordering::Relaxed)
+        self.is_filled(fill_pct) || self.is_memory_over(MEMORY_PCT)
     }
 
-    /// Whether there is something to migrate, and no more may be written to flash.
+    fn is_filled(&self, fill_pct: u8) -> bool {
+        self.heap.slabs.free_bytes() < self.free_target(fill_pct)
+    }
+
+    fn is_memory_over(&self, pct: u64) -> bool {
+        self.work.memory_pct.load(Ordering::Relaxed) > pct
+    }
+
+    /// Whether there is something to migrate, and no more may be written to flash: as long as there is some room yet, and memory.
     pub fn is_held_back(&self) -> bool {
-        self.is_over(self.options.low_pct) && self.flash.is_spent() && !self.is_over(LAST_PCT)
+        let none_left = self.is_filled(LAST_PCT) || self.is_memory_over(LAST_MEMORY_PCT);
+        self.is_over(self.options.low_pct) && self.flash.is_spent() && !none_left
     }
 
     /// Whether what range tombstones hide is to be removed now. Not while no more may be written to flash: a writer that needs the room
@@ -207,12 +218,23 @@ impl<P: Pool, D: Dir> Core<P, D> {
             return;
         }
         self.work.want_space();
-        let (free, target) = (self.heap.slabs.free_bytes(), self.free_target(self.options.high_pct));
-        if free < target / 2 {
-            let longest = if self.flash.is_spent() { SPENT_PACE } else { PACE };
-            let pace = longest.mul_f64(1.0 - free as f64 / (target as f64 / 2.0));
+        let pace = self.pace();
+        if !pace.is_zero() {
             self.counters.stall_ns.add(pace.as_nanos() as u64);
             std::thread::sleep(pace);
+        }
+    }
+
+    /// How long a writer is held back: the less room there is, and the less memory where no more may be written to flash.
+    fn pace(&self) -> Duration {
+        let (free, target) = (self.heap.slabs.free_bytes(), self.free_target(self.options.high_pct));
+        let of_room = if free < target / 2 { 1.0 - free as f64 / (target as f64 / 2.0) } else { 0.0 };
+        let memory = self.work.memory_pct.load(Ordering::Relaxed).saturating_sub(MEMORY_PCT);
+        let of_memory = memory as f64 / (LAST_MEMORY_PCT - MEMORY_PCT) as f64;
+        if self.flash.is_spent() {
+            SPENT_PACE.mul_f64(of_room.max(of_memory).min(1.0))
+        } else {
+            PACE.mul_f64(of_room)
         }
     }
 
@@ -227,7 +249,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn migrate_to_low(&self) -> Result<()> {
         let work = &self.work;
         while self.is_over(self.options.low_pct) && !self.is_called_away() {
-            if work.over_memory.load(Ordering::Relaxed) {
+            if self.is_memory_over(MEMORY_PCT) {
                 self.settle_memory();
             }
             let held_back = self.is_held_back();
@@ -655,6 +677,14 @@ mod tests {
         assert!(!core.promote_round().expect("nothing to do"));
         core.migrate_to_low().expect("nothing to do");
         assert_eq!(core.counters.table_bytes.get(), written);
+        // The same where the index takes more memory than it is to, but not where it takes all there is.
+        for (pct, exceeds) in [(80, false), (101, true)] {
+            core.work.memory_pct.store(pct, Ordering::Relaxed);
+            assert_eq!((core.is_over(99), core.is_held_back()), (true, !exceeds), "{pct} %");
+            assert!(core.pace() > SPENT_PACE / 10, "{pct} %");
+        }
+        core.work.memory_pct.store(0, Ordering::Relaxed);
+        assert_eq!(core.pace(), Duration::ZERO);
         // A caller that asks for it is heard.
         store.engine.compact().expect("room");
         assert!(store.part().read().ranges.is_empty() && core.counters.table_bytes.get() > written);
