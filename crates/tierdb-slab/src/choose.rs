@@ -56,7 +56,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let table = &state.tables.first().tables()[number];
         let dirty_keys = table.dirty_keys.load(Ordering::Relaxed);
         let Some(all) = bounds(&range).filter(|_| dirty_keys > 0) else { return 0.0 };
-        let Ok(whole) = table.table(Cause::Migration) else { return 0.0 };
+        let whole = match table.table(Cause::Migration) {
+            Ok(whole) => whole,
+            Err(error) => {
+                self.leave_out(table, &error);
+                return 0.0;
+            }
+        };
         let fate = self.fates(state, victims);
         let (mut looked_at, mut leaving, mut overlap) = (0_u64, 0_u64, 0_u64);
         let mut look = |bounds: Bounds<'_>, most: usize| {

@@ -571,6 +571,7 @@ pub fn start<P: Pool, D: Dir>(core: &Arc<Core<P, D>>) -> Result<Threads> {
 mod tests {
     use super::*;
     use crate::config::Options;
+    use crate::live::LiveTable;
     use crate::rig::{self, Store};
     use crate::slabs::Purpose;
     use tierdb_engine::{Durability, Engine, KeyRange};
@@ -737,6 +738,31 @@ mod tests {
         assert_eq!(core.drop_copies(Copies::All), 0);
         store.engine.flush().expect("the rest has room");
         assert!(is_there());
+    }
+
+    /// That there is no room has a reason, and that is what the writer is told.
+    #[test]
+    fn a_table_whose_index_cannot_be_read_is_the_reason_that_there_is_no_room() {
+        let store = Store::new(POOL, Options { table_parts_pct: 0, ..rig::options(POOL) });
+        (0..20).for_each(|number| store.put(&[b'k', number], 700));
+        store.engine.flush().expect("room");
+        let tables = store.part().read().tables.clone();
+        let name = |table: &LiveTable<_>| tierdb_table::file_name(table.number());
+        let names: Vec<String> = tables.tables().map(|table| name(table)).collect();
+        for table in tables.tables() {
+            while table.loaded_parts().is_some() {
+                table.shed();
+            }
+            let index_at = table.footer().blocks_len / 4096 * 4096;
+            store.world.lose_page(&format!("flash0/{}", name(table)), index_at);
+        }
+        let put = |number: u16| {
+            let key = [&b"k"[..], &number.to_be_bytes()].concat();
+            store.engine.put(&key, &[7; 700], Durability::Grouped)
+        };
+        let refused = (0..1000).find_map(|number| put(number).err()).expect("nothing can be moved");
+        assert_eq!(refused.kind(), ErrorKind::Io, "{refused}");
+        assert!(names.iter().any(|name| refused.to_string().contains(name)), "{refused}");
     }
 
     #[test]
