@@ -17,7 +17,7 @@ use crate::tune::{CopiedShare, PinnedShare};
 use crate::work::Work;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tierdb_base::{Seqno, checksum};
 use tierdb_device::{Dir, Meter};
 use tierdb_engine::{Gate, Latencies};
@@ -26,6 +26,8 @@ use tierdb_sync::CommitClock;
 
 /// Seqnos by which the persistent limit is raised.
 const SEQNO_STEP: u64 = 1 << STEP_BITS;
+/// Memory is looked at once in so many stretches of cursors.
+const LOOK_AT_STRETCHES: u32 = 64;
 /// Of the limit on media, in units of 2 to this.
 pub const STEP_BITS: u32 = 20;
 
@@ -75,6 +77,8 @@ pub struct Core<P: Pool, D: Dir> {
     pub latencies: Latencies,
     pub work: Work,
     pub seqno_limit: AtomicU64,
+    /// Stretches that cursors took.
+    pub stretches: AtomicU32,
     pub raising: Mutex<()>,
     /// Whether flushes reach media in the order they were made.
     pub ordered: bool,
@@ -135,6 +139,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
         // Rounded up: more than a share is not as much as that.
         let pct = (index * 100).div_ceil(self.options.memory.max(1));
         self.work.memory_pct.store(pct, Ordering::Relaxed);
+    }
+
+    /// Called for each stretch of a cursor: once in some, makes room for what the next ones read of tables.
+    pub fn look_at_stretches(&self) {
+        let number = self.stretches.fetch_add(1, Ordering::Relaxed);
+        if number.is_multiple_of(LOOK_AT_STRETCHES) && self.flash.is_over_loaded() {
+            self.settle_memory();
+        }
     }
 
     /// Drops indexes and filters that were not asked for lately, or if need be any, until they take `most` bytes of memory.

@@ -162,6 +162,7 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
 
     /// What lies ahead in the partition in which `rest` begins, in the cursor's direction.
     fn stretch(&mut self, rest: &KeyRange) -> Result<Stretch<D>> {
+        self.core.look_at_stretches();
         let seqno = self.snapshot.seqno();
         let router = self.core.router.read();
         let number = match (&rest.start, &rest.end, self.reverse) {

@@ -280,8 +280,12 @@ impl<D: Dir> Drop for LiveTable<D> {
 mod tests {
     use crate::config::Options;
     use crate::engine::SlabStore;
+    use crate::live::LiveTable;
     use crate::rig;
-    use tierdb_engine::{Durability, Engine};
+    use std::ops::Bound;
+    use std::sync::Arc;
+    use tierdb_device::Cause;
+    use tierdb_engine::{Durability, Engine, KeyRange};
 
     const POOL: u64 = 132 << 10;
     const KEYS: u16 = 600;
@@ -318,5 +322,25 @@ mod tests {
         check(&engine);
         engine.close().expect("no faults");
         check(&SlabStore::open(media(), options()).expect("whole"));
+    }
+
+    /// Scans alone close files that nobody asks for any more: those of the tables that they read stay open.
+    #[test]
+    fn scans_alone_close_files_too() {
+        let world = rig::world(POOL);
+        let engine = SlabStore::create(rig::media(&world, 4 << 20), options()).expect("an empty store");
+        for number in 0..KEYS {
+            engine.put(&number.to_be_bytes(), &[7; 700], Durability::Grouped).expect("room");
+        }
+        engine.flush().expect("room");
+        let tables = engine.core().router.read().parts[0].read().tables.clone();
+        let is_open = |table: &&Arc<LiveTable<_>>| table.loaded_parts().is_some();
+        tables.tables().for_each(|table| drop(table.table(Cause::Foreground).expect("whole")));
+        let last = tables.tables().last().expect("some");
+        assert!(!is_open(&last) && !engine.core().flash.may_keep_open());
+        let range = KeyRange { start: Bound::Included(last.smallest().to_vec()), end: Bound::Unbounded };
+        let scan = || engine.cursor(range.clone(), None).expect("open").next().expect("whole").is_some();
+        assert!((0..1000).all(|_| scan()));
+        assert!(is_open(&last));
     }
 }

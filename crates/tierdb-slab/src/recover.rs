@@ -36,7 +36,7 @@ use crate::work::Work;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use tierdb_base::{Error, Result, Seqno, TierRole};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::{Gate, Latencies, Media};
@@ -84,6 +84,7 @@ fn core_of<P: Pool, D: Dir>(
         work: Work::new(options.background),
         levels,
         seqno_limit: AtomicU64::new(last),
+        stretches: AtomicU32::new(0),
         raising: Mutex::new(()),
         ordered: Core::<P, D>::is_ordered(&heap.pool),
         options,
