@@ -54,7 +54,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let mut tiers = vec![TierStats {
             role: TierRole::Fast,
-            path: self.heap.pool.place(0).file.to_string(),
+            path: self.heap.pool.name(),
             medium: self.heap.pool.domain().to_string(),
             capacity: self.heap.pool.len(),
             used: slabs.used_bytes(),
