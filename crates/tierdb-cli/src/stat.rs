@@ -50,7 +50,8 @@ fn table(stats: &Stats) -> String {
     list.heading("store");
     list.row("engine", stats.engine);
     list.row("mode", &stats.mode);
-    list.row("keys", &grouped(stats.keys));
+    let about = if stats.keys_estimated { "about " } else { "" };
+    list.row("keys", &format!("{about}{}", grouped(stats.keys)));
     if let Some(cause) = &stats.poisoned {
         list.row("read-only", cause);
     }
@@ -150,6 +151,7 @@ fn as_object(stats: &Stats) -> Value {
         "engine": stats.engine,
         "mode": stats.mode,
         "keys": stats.keys,
+        "keys_estimated": stats.keys_estimated,
         "memory": named(&stats.memory, |bytes| (*bytes).into()),
         "memory_budget": stats.memory_budget,
         "tiers": stats.tiers.iter().map(tier_object).collect::<Vec<_>>(),
@@ -264,6 +266,9 @@ mod tests {
             assert!(text.contains(row), "{row:?} is not in\n{text}");
         }
         assert!(!table(&Stats { counters: vec![("never", 0)], ..stats() }).contains("never"));
+        assert!(text.contains("  keys                      1,234\n"), "{text}");
+        let estimated = table(&Stats { keys_estimated: true, ..stats() });
+        assert!(estimated.contains("  keys                      about 1,234\n"), "{estimated}");
         assert!(table(&Stats::default()).contains("nothing written yet"));
     }
 

@@ -327,6 +327,7 @@ impl Engine for ModelEngine {
             engine: "model",
             mode: "in memory".into(),
             keys: state.live().count() as u64,
+            keys_estimated: false,
             memory: vec![("entries", used)],
             memory_budget: u64::MAX,
             tiers: vec![TierStats {

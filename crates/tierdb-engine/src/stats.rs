@@ -94,8 +94,10 @@ pub struct Stats {
     pub engine: &'static str,
     /// The hardware mode, in words.
     pub mode: String,
-    /// Keys stored.
+    /// Keys stored, as far as is known without looking at all of them.
     pub keys: u64,
+    /// Whether that is an estimate: of an engine with sorted tables, which do not say how many of their keys were written again.
+    pub keys_estimated: bool,
     /// Bytes in DRAM, by part.
     pub memory: Vec<(&'static str, u64)>,
     /// The memory budget in bytes.

@@ -12,6 +12,7 @@ use crate::heap::{Heap, Slots};
 use crate::kept::Kept;
 use crate::key::{Key, apart_bytes};
 use crate::levels::Levels;
+use crate::live::LiveTable;
 use crate::promote::Hand;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
@@ -110,6 +111,12 @@ impl RangeTombstone {
     /// Whether it removes the version of `key` that was written with `version`, for who sees writes up to `seqno`.
     pub fn removes(&self, key: &[u8], version: Seqno, seqno: Seqno) -> bool {
         version < self.seqno && self.seqno <= seqno && self.range.contains(key)
+    }
+
+    /// Whether it removes all that `table` has, for who sees all writes.
+    pub fn removes_all_of<D: Dir>(&self, table: &LiveTable<D>) -> bool {
+        table.footer().highest_seqno < self.seqno
+            && [table.smallest(), table.largest()].iter().all(|key| self.range.contains(key))
     }
 }
 

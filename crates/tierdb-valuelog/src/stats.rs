@@ -81,6 +81,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             engine: "valuelog",
             mode: self.mode.clone(),
             keys: self.keys(),
+            keys_estimated: false,
             memory: self.memory_parts(),
             memory_budget: self.options.memory,
             tiers,

@@ -95,7 +95,7 @@ fn damage(error: &Error) -> Damage {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RepairReport {
-    /// Keys in the new store.
+    /// Keys in the new store, as [`Stats::keys`](crate::Stats::keys) counts them.
     pub keys: u64,
     /// Those of them that may have been overwritten or deleted since, because nothing says any more which
     /// record is the last one. Listed in the report file.

@@ -26,7 +26,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Instant;
 use tierdb_base::{ByteSize, MAX_BATCH_BYTES, check_key, check_value};
-use tierdb_engine::{Durability, Engine, WriteBatch};
+use tierdb_engine::{Durability, Engine, Stats, WriteBatch};
 
 /// A batch of several entries has at most this many bytes, whatever their number.
 const BATCH_BYTES: usize = 1 << 20;
@@ -151,7 +151,7 @@ pub fn run(
     err: &mut dyn Write,
 ) -> Result<(), Failure> {
     let begun = Instant::now();
-    let keys_before = engine.stats().keys;
+    let before = engine.stats();
     let mut tally = Tally::default();
     let loaded = write_all(engine, load, &mut input, &mut tally, err);
     // Also after a failure: what was written is told, so it must be durable.
@@ -170,21 +170,28 @@ pub fn run(
         input.progress.aside(err, &message);
     }
     let seconds = begun.elapsed().as_secs_f64();
-    // Every entry either added a key or replaced the value of one that was there before it.
     let stats = engine.stats();
-    let added = stats.keys.saturating_sub(keys_before);
     writeln!(
         out,
-        "loaded {}, {}, in {seconds:.2} s ({} entries/s); {} replaced an older value",
+        "loaded {}, {}, in {seconds:.2} s ({} entries/s){}",
         entries(tally.entries),
         ByteSize(tally.bytes),
         grouped((tally.entries as f64 / seconds.max(1e-9)) as u64),
-        grouped(tally.entries.saturating_sub(added)),
+        replaced(tally.entries, &before, &stats),
     )?;
     if load.stat {
         stat::write_table(&stats, out)?;
     }
     Ok(())
+}
+
+/// Every entry either added a key or replaced the value of one that was there before it: how many did that, where keys are counted.
+fn replaced(entries: u64, before: &Stats, after: &Stats) -> String {
+    if before.keys_estimated || after.keys_estimated {
+        return String::new();
+    }
+    let added = after.keys.saturating_sub(before.keys);
+    format!("; {} replaced an older value", grouped(entries.saturating_sub(added)))
 }
 
 fn entries(n: u64) -> String {
@@ -272,4 +279,17 @@ fn write(
         batch.clear();
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replaced_entries_are_told_only_where_keys_are_counted() {
+        let of = |keys, keys_estimated| Stats { keys, keys_estimated, ..Stats::default() };
+        assert_eq!(replaced(5, &of(10, false), &of(13, false)), "; 2 replaced an older value");
+        assert_eq!(replaced(5, &of(10, false), &of(13, true)), "");
+        assert_eq!(replaced(5, &of(10, true), &of(13, false)), "");
+    }
 }
