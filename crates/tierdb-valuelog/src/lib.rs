@@ -40,6 +40,7 @@ pub mod modelled {
     pub use crate::layout::Layout;
     pub use crate::record::{Header, Kind, encode};
     pub use crate::ring::{Appender, Ring, Rings};
+    pub use crate::versions::Versions;
     pub use crate::word::{Place, Word};
 }
 

@@ -13,12 +13,12 @@
 //!    [`crate::long::LongValues`] gives up the parts of the oldest.
 
 use crate::word::{Place, Word};
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::Ordering::{Release, SeqCst};
+use tierdb_sync::switch::{AtomicU64, AtomicUsize, Mutex, MutexGuard};
 
-const SHARDS: usize = 64;
+/// In a model, one that is written to and one that is not.
+const SHARDS: usize = if cfg!(loom) { 2 } else { 64 };
 /// Room for so many chains is kept where there are fewer.
 const SPARE: usize = 64;
 
@@ -46,6 +46,21 @@ struct Kept {
 }
 
 impl Kept {
+    /// Keeps `word` of `entry`, which write `by` is about to replace, if `newest`, the newest open snapshot, sees it, or if it
+    /// has to wait for an older one. Says whether it did.
+    fn keep(&mut self, newest: u64, entry: u64, by: u64, word: Word) -> bool {
+        let chain = self.chains.entry(entry).or_insert_with(|| Vec::with_capacity(1));
+        let is_seen = chain.last().is_none_or(|last| last.by <= newest);
+        if !is_seen && !chain.iter().any(|older| older.shares_name_with(word)) {
+            return false;
+        }
+        chain.push(Replaced { by, word });
+        if is_seen {
+            self.seen.entry(newest).or_default().push(entry);
+        }
+        true
+    }
+
     /// Snapshot `closed` is closed, and `older` is the next older one. Gives `dropped` the words that none of those that
     /// are open sees, as `sees` tells of the times from one write to before another.
     fn close(
@@ -99,19 +114,34 @@ fn first_after(chain: &[Replaced], seqno: u64) -> usize {
 }
 
 /// What is kept of the entries that have the same remainder.
-#[derive(Default)]
 struct Shard {
     kept: Mutex<Kept>,
-    /// How many chains there are, for those who ask when there are none, as there mostly are. It is raised before a word is
-    /// replaced, so whoever has seen the new word sees that.
+    /// How many chains there are, or one more while a word may be added, for those who ask when there are none, as there mostly
+    /// are. It is raised before a word is replaced, so whoever has seen the new word sees that.
     count: AtomicUsize,
 }
 
 impl Shard {
-    /// What is kept, if anything is.
+    fn new() -> Self {
+        Shard { kept: Mutex::new(Kept::default()), count: AtomicUsize::new(0) }
+    }
+
+    /// What is kept, if anything is or may be before long.
     #[inline]
     fn some(&self) -> Option<MutexGuard<'_, Kept>> {
-        (self.count.load(Acquire) > 0).then(|| self.kept.lock())
+        (self.count.load(SeqCst) > 0).then(|| self.kept.lock())
+    }
+
+    /// What is kept, for who may add to it and [sets](Shard::settle) the count afterwards.
+    fn to_add(&self) -> MutexGuard<'_, Kept> {
+        let kept = self.kept.lock();
+        self.count.store(kept.chains.len() + 1, SeqCst);
+        kept
+    }
+
+    /// What is kept has been changed.
+    fn settle(&self, kept: &Kept) {
+        self.count.store(kept.chains.len(), Release);
     }
 }
 
@@ -131,8 +161,8 @@ impl Versions {
     /// No snapshots.
     pub fn new() -> Self {
         Versions {
-            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
-            open: Mutex::default(),
+            shards: (0..SHARDS).map(|_| Shard::new()).collect(),
+            open: Mutex::new(BTreeMap::new()),
             after_newest: AtomicU64::new(0),
             oldest: AtomicU64::new(u64::MAX),
         }
@@ -171,7 +201,7 @@ impl Versions {
         for shard in &self.shards {
             let Some(mut kept) = shard.some() else { continue };
             kept.close(seqno, older, sees, &mut dropped);
-            shard.count.store(kept.chains.len(), Release);
+            shard.settle(&kept);
         }
         dropped
     }
@@ -194,21 +224,13 @@ impl Versions {
             return false;
         }
         let shard = self.shard(entry);
-        let mut kept = shard.kept.lock();
-        let Kept { chains, seen } = &mut *kept;
-        // Under the lock: the newest snapshot will find the word here when it is closed, or is not counted any more.
-        let Some(newest) = self.after_newest.load(SeqCst).checked_sub(1) else { return false };
-        let chain = chains.entry(entry).or_insert_with(|| Vec::with_capacity(1));
-        let is_seen = chain.last().is_none_or(|last| last.by <= newest);
-        if !is_seen && !chain.iter().any(|older| older.shares_name_with(word)) {
-            return false;
-        }
-        chain.push(Replaced { by, word });
-        if is_seen {
-            seen.entry(newest).or_default().push(entry);
-        }
-        shard.count.store(chains.len(), Release);
-        true
+        let mut kept = shard.to_add();
+        // Looked at after the count was raised, and the count is looked at after this was lowered: either the newest snapshot
+        // finds the word here when it is closed, or it is not counted any more.
+        let newest = self.after_newest.load(SeqCst).checked_sub(1);
+        let is_kept = newest.is_some_and(|newest| kept.keep(newest, entry, by, word));
+        shard.settle(&kept);
+        is_kept
     }
 
     /// The word of `entry` that a snapshot at `seqno` sees, if it was replaced since.
@@ -311,6 +333,28 @@ mod tests {
         assert!(versions.close(5, || {}).is_empty());
         assert_eq!((versions.find(1, 5), versions.oldest()), (Some(word(1)), 5));
         assert_eq!((versions.close(5, || {}), versions.oldest()), (vec![(1, word(1))], u64::MAX));
+    }
+
+    #[test]
+    fn a_closing_snapshot_waits_for_who_keeps_a_word() {
+        let versions = Versions::new();
+        open(&versions, 5);
+        let shard = versions.shard(1);
+        let mut kept = shard.to_add();
+        let newest = versions.after_newest.load(SeqCst) - 1;
+        std::thread::scope(|scope| {
+            let closed = scope.spawn(|| versions.close(5, || {}));
+            while versions.after_newest.load(SeqCst) != 0 {
+                std::thread::yield_now();
+            }
+            // As long as a close takes that does not wait.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            assert!(kept.keep(newest, 1, 6, word(1)));
+            shard.settle(&kept);
+            drop(kept);
+            assert_eq!(closed.join().expect("no panic"), vec![(1, word(1))]);
+        });
+        assert!(versions.is_empty());
     }
 
     #[test]

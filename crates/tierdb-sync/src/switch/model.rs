@@ -119,6 +119,11 @@ macro_rules! atomic {
             }
 
             #[track_caller]
+            pub fn fetch_min(&self, value: $word, ordering: Ordering) -> $word {
+                self.access(ordering, |word| word.fetch_min(value, ordering))
+            }
+
+            #[track_caller]
             pub fn compare_exchange(
                 &self,
                 current: $word,
