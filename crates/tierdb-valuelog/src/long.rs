@@ -202,9 +202,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.layout.chunk_bytes.saturating_sub(beside) / 8 * part_bytes(self.layout.chunk_bytes)
     }
 
-    /// Chunks that the parts of a value of `len` bytes take.
-    pub fn chunks_of(&self, len: usize) -> u64 {
-        let in_parts = len.saturating_sub(self.longest_tail()) as u64;
+    /// Chunks that [`Core::write_parts`] takes for `len` bytes with a tail of `longest_tail` at the most.
+    pub fn chunks_of(&self, len: usize, longest_tail: usize) -> u64 {
+        let in_parts = len.saturating_sub(longest_tail) as u64;
         in_parts.div_ceil(part_bytes(self.layout.chunk_bytes)).max(1)
     }
 
@@ -249,5 +249,63 @@ impl<P: Pool, D: Dir> Core<P, D> {
             Some(parts) => parts.join(&self.storage, self.seed, cause),
             None => Ok(None),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::tests::store;
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+    use tierdb_base::Error;
+    use tierdb_engine::Durability;
+    use tierdb_sim::{SimDir, SimPool, World};
+
+    /// A store with one chunk left, and how many values of `len` bytes there are in it.
+    fn nearly_full(len: usize) -> (Core<SimPool, SimDir>, u8) {
+        let core = store(&World::new());
+        let mut count = 0;
+        while core.storage.room() > 1 {
+            core.put(&[count], &vec![7; len], Durability::Durable).expect("room");
+            count += 1;
+        }
+        (core, count)
+    }
+
+    /// Writes two parts, of which the second is short enough for a tail, to no tail.
+    fn write_two_parts(core: Core<SimPool, SimDir>) -> Result<PartList> {
+        let bytes = vec![7; 17_600];
+        assert!(bytes.len() - part_bytes(core.layout.chunk_bytes) as usize <= core.longest_tail());
+        while core.storage.devices()[0].is_waiting() {
+            core.work.settle_epochs();
+        }
+        while core.storage.room() > 1 {
+            core.write_parts(&[7; 100], 0, Cause::Foreground).expect("room");
+        }
+        let (done, is_done) = channel();
+        let core = Arc::new(core);
+        std::thread::spawn(move || {
+            let _ = done.send(core.write_parts_or_collect(&bytes, 0).map(|(_, list)| list));
+        });
+        is_done.recv_timeout(Duration::from_secs(30)).expect("it ends")
+    }
+
+    #[test]
+    fn parts_for_which_one_chunk_is_missing_are_refused() {
+        // Each is a part itself: nothing is to be collected.
+        let (core, _) = nearly_full(12_000);
+        let refused = write_two_parts(core);
+        assert!(matches!(refused, Err(Error::NoSpace { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn parts_for_which_one_chunk_is_missing_are_written_if_it_can_be_gained() {
+        let (core, count) = nearly_full(3000);
+        for number in (0..count).step_by(2) {
+            core.delete(&[number], Durability::Durable).expect("deletes need no room");
+        }
+        assert_eq!(write_two_parts(core).expect("half of each chunk is garbage").len(), 2);
     }
 }

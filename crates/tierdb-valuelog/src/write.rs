@@ -96,7 +96,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         loop {
             match self.write_parts(bytes, longest_tail, Cause::Foreground) {
                 Ok(written) => return Ok(written),
-                Err(error) => self.make_space_after(self.chunks_of(bytes.len()), error)?,
+                Err(error) => {
+                    self.make_space_after(self.chunks_of(bytes.len(), longest_tail), error)?;
+                }
             }
         }
     }
