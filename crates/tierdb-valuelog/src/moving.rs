@@ -548,6 +548,28 @@ mod tests {
         }
     }
 
+    /// Three quarters of a chunk are filled when a record comes that needs a chunk with shorter granules.
+    #[test]
+    fn what_collection_has_joined_is_not_joined_again() {
+        for collecting in [false, true] {
+            let core = store(&World::new());
+            let device = &core.storage.devices()[0];
+            let mut appender = match collecting {
+                false => Appender::new(Cause::Reclaim),
+                true => Appender::collecting(device.clone()),
+            };
+            for len in [3008, 3008, 3008, 64] {
+                let word = Word::new(Place::Ring(0), 1, len, false);
+                let added = appender.add(&core.storage, &*core.pool, &vec![7; len as usize], word, ());
+                assert!(matches!(added, Ok(None)));
+                assert_eq!(appender.commit().expect("no faults").len(), 1);
+            }
+            let victim = device.victim(&HashSet::new());
+            assert_eq!(victim.is_none(), collecting, "{victim:?}");
+            appender.seal();
+        }
+    }
+
     #[test]
     fn what_lies_in_a_long_run_is_not_scattered() {
         let member = |entry: u64, at: u64| Member {

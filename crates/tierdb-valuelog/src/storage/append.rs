@@ -81,7 +81,8 @@ impl<D: Dir, T> Appender<D, T> {
             if !self.pending.is_empty() {
                 return Ok(Some(with));
             }
-            self.seal();
+            // What collection has joined is not joined again: as long as nothing of it is given up, there is nothing to gain.
+            self.end(!self.reserved);
             let device = match &self.only {
                 Some(device) => device.clone(),
                 None => storage.pick().clone(),
@@ -139,8 +140,12 @@ impl<D: Dir, T> Appender<D, T> {
 
     /// Ends the open chunk, if there is one. Nothing may be pending.
     pub fn seal(&mut self) {
+        self.end(true);
+    }
+
+    fn end(&mut self, to_join: bool) {
         if let Some(open) = self.open.take() {
-            Device::seal(&open.device, open.number, &crossbeam_epoch::pin());
+            Device::seal(&open.device, open.number, to_join, &crossbeam_epoch::pin());
         }
     }
 }

@@ -42,7 +42,7 @@ pub struct Chunk {
     least_bytes: u64,
     /// Longest that any of its records can be.
     longest: u64,
-    /// Bytes that were written since it was opened.
+    /// Bytes that count as written since it was opened: see [`Chunk::count_room`].
     pub filled: u64,
 }
 
@@ -141,6 +141,16 @@ impl Chunk {
         true
     }
 
+    /// No more is written to it: what is left of it counts as written, and as garbage, if another record would have fitted
+    /// that is as long as its longest. Then its records and those of others like it fit fewer chunks.
+    pub fn count_room(&mut self, chunk_bytes: u64) {
+        if self.filled > 0 && self.filled + self.longest <= chunk_bytes {
+            // So that the live share of what was written stays as many bytes.
+            self.total_bytes = (self.total_bytes * chunk_bytes).div_ceil(self.filled);
+            self.filled = chunk_bytes;
+        }
+    }
+
     /// On open, when the live records are known but neither their lengths nor the dead ones.
     pub fn estimate_total(&mut self, chunk_bytes: u64) {
         if let Some(total) = (self.live_bytes * chunk_bytes).checked_div(self.guess_live_bytes()) {
@@ -208,6 +218,28 @@ mod tests {
         assert!(chunk.clear(64, word) && !chunk.clear(64, word));
         assert!(!chunk.clear(1 << 30, word), "outside");
         assert_eq!(chunk.live, 1);
+    }
+
+    #[test]
+    fn room_for_another_record_counts_as_garbage() {
+        const BYTES: u64 = 512 << 10;
+        let sealed = |len: u64, count: u64| {
+            let mut chunk = Chunk::default();
+            chunk.open(State::Open, len, BYTES);
+            for at in (0..count).map(|number| number * len) {
+                assert!(chunk.set(at, Word::new(Place::Flash(0, at), 1, len, false)));
+            }
+            chunk.filled = count * len;
+            chunk.count_room(BYTES);
+            let live = chunk.live_estimate();
+            assert!(live <= count * len && live * 100 >= count * len * 99, "{live} for {count} of {len}");
+            chunk.filled - live
+        };
+        let about = |garbage: u64, wanted: u64| garbage.abs_diff(wanted) < 4096;
+        assert!(about(sealed(1024, 300), 212 << 10));
+        assert_eq!(sealed(1024, 512), 0, "it is full");
+        assert_eq!(sealed(260 << 10, 1), 0, "two do not fit a chunk");
+        assert!(about(sealed(100 << 10, 3), 212 << 10), "five do");
     }
 
     /// A chunk as an open finds it, with records of `lens` bytes one behind the other, of which every `nth` is

@@ -387,9 +387,12 @@ impl<D: Dir> Device<D> {
         }
     }
 
-    /// An appender has finished with the chunk.
-    pub fn seal(this: &Arc<Self>, number: u32, guard: &crossbeam_epoch::Guard) {
+    /// An appender has finished with the chunk. With `to_join` its room [counts](Chunk::count_room).
+    pub fn seal(this: &Arc<Self>, number: u32, to_join: bool, guard: &crossbeam_epoch::Guard) {
         let emptied = this.with_chunk(number, |chunk| {
+            if to_join {
+                chunk.count_room(this.chunk_bytes);
+            }
             chunk.state = if chunk.live == 0 { State::Free } else { State::Sealed };
             chunk.live == 0
         });

@@ -2,6 +2,7 @@
 //! fast tier finds what was given up there, even if a reader that was not run for a while still holds it.
 //! Method: keys until there is no room, all deleted, and all put again while another thread is pinned.
 
+use crate::counter;
 use crate::rig::Sizes;
 use std::time::Duration;
 use tierdb_base::{Error, TierRole};
@@ -74,6 +75,63 @@ fn values_longer_than_a_quarter_of_a_ring_fill_flash() {
         engine.put(&key(number), &value, Durability::Durable).expect("8 MiB hold 3.8 MB");
     }
     assert!((0..900).all(|number| engine.get(&key(number)).expect("whole").as_deref() == Some(&value[..])));
+}
+
+fn collected(engine: &dyn Engine) -> u64 {
+    counter(engine, "collected_chunks")
+}
+
+/// Batches of so many values of such lengths until one is refused. Returns how many values there are.
+fn fill_with_batches(engine: &dyn Engine, values: u64, len: impl Fn(u64) -> usize) -> u64 {
+    let mut count = 0;
+    loop {
+        let mut batch = WriteBatch::new();
+        for number in count..count + values {
+            batch.put(key(number), vec![number as u8; len(number)]).expect("a small batch");
+        }
+        let written = engine.write(&batch, Durability::Durable);
+        if is_flash_full(&written) {
+            return count;
+        }
+        written.expect("nothing else fails");
+        count += values;
+    }
+}
+
+/// A batch that is longer than a quarter of a ring is written to chunks of its own, of which it leaves much empty.
+#[test]
+fn batches_that_go_to_flash_fill_it() {
+    let engine = open(Sizes { chunk: 64 << 10, flash: vec![8 << 20], pool: 1 << 20, ..Sizes::tiny() });
+    let count = fill_with_batches(&*engine, 36, |_| 1024);
+    assert!(count << 10 > (8 << 20) * 4 / 5, "{count} KiB of 8 MiB");
+    for number in 0..count {
+        let value = engine.get(&key(number)).expect("whole");
+        assert_eq!(value.as_deref(), Some(&[number as u8; 1024][..]));
+    }
+}
+
+/// What is joined once is not joined again and again, and what cannot be joined is left where it is.
+#[test]
+fn collection_ends_where_nothing_is_to_be_gained() {
+    let sizes = Sizes { chunk: 64 << 10, flash: vec![4 << 20], pool: 1 << 20, ..Sizes::tiny() };
+    let [joined, mixed, apart] = [sizes.clone(), sizes.clone(), sizes].map(open);
+    fill_with_batches(&*joined, 36, |_| 1024);
+    fill_with_batches(&*mixed, 12, |number| if number % 12 < 2 { 15_000 } else { 900 });
+    // One fills a little more than half of a chunk.
+    let put = |number| apart.put(&key(number), &[7; 32 << 10], Durability::Durable);
+    (0..100).find(|number| is_flash_full(&put(*number))).expect("4 MiB hold 64 at most");
+    assert_eq!(collected(&*apart), 0);
+    for engine in [&*joined, &*mixed, &*apart] {
+        let again = || {
+            engine.compact().expect("no faults");
+            fill_with_batches(engine, 36, |_| 1024);
+        };
+        // What is left of the last batches may still be joined.
+        (0..3).for_each(|_| again());
+        let before = collected(engine);
+        (0..5).for_each(|_| again());
+        assert_eq!(collected(engine), before);
+    }
 }
 
 /// The list of its writes is too long for a ring, and so was the record of where that list is.
