@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use tierdb_base::{Result, Seqno};
-use tierdb_device::{Cause, Dir};
+use tierdb_device::{BLOCK, Cause, Dir};
 use tierdb_engine::{Damage, KeyRange, Media, VerifyReport};
 use tierdb_pmem::Pool;
 
@@ -160,7 +160,7 @@ pub struct SalvageReport {
     pub records: u64,
     /// Those that an HSIT entry points at.
     pub sure: u64,
-    /// Long values of which a part is damaged or overwritten.
+    /// Long values of which a part is damaged, overwritten or not to be read.
     pub incomplete: u64,
     /// Blocks that could not be read.
     pub unreadable: u64,
@@ -170,7 +170,7 @@ pub struct SalvageReport {
 /// of Value Storage is given to `found`, in no order, with whether an HSIT word points at it. Changes nothing.
 ///
 /// # Errors
-/// Those of `found`; damage is counted.
+/// Those of `found`, and `Io` where there is no memory for a chunk; damage is counted.
 pub fn salvage<P: Pool, D: Dir>(
     media: Media<P, D>,
     found: &mut dyn FnMut(Salvaged) -> Result<()>,
@@ -188,23 +188,30 @@ pub fn salvage<P: Pool, D: Dir>(
     let mut at = buffer.start;
     while at < buffer.end {
         let len = (buffer.end - at).min(window.len() as u64) as usize;
-        let readable = pool.read(at, &mut window[..len]).is_ok();
-        let step = if readable {
-            search(&window[..len], seed, |offset, header, record| {
-                give(&storage, seed, &pointed, Place::Ring(at + offset), header, record, &mut report, found)
-            })?
-        } else {
-            report.unreadable += 1;
-            len
-        };
+        if pool.read(at, &mut window[..len]).is_err() {
+            for (block, from) in window[..len].chunks_mut(BLOCK as usize).zip((at..).step_by(BLOCK as usize))
+            {
+                if pool.read(from, block).is_err() {
+                    block.fill(0);
+                    report.unreadable += 1;
+                }
+            }
+        }
+        let step = search(&window[..len], seed, |offset, header, record| {
+            give(&storage, seed, &pointed, Place::Ring(at + offset), header, record, &mut report, found)
+        })?;
         // A record that the window cut is found again from where it starts.
         at += if at + len as u64 == buffer.end { len as u64 } else { (step as u64).max(UNIT) };
     }
     for device in storage.devices() {
         for number in 0..device.chunks_in_file() {
-            let Ok(chunk) = device.read_chunk(number, Cause::Verify) else {
-                report.unreadable += 1;
-                continue;
+            let chunk = match device.read_chunk(number, Cause::Verify) {
+                Ok(chunk) => chunk,
+                Err(_) => {
+                    let (chunk, unreadable) = device.read_blocks(number, Cause::Verify)?;
+                    report.unreadable += unreadable;
+                    chunk
+                }
             };
             let base = u64::from(number) * chunk_bytes;
             search(&chunk, seed, |offset, header, record| {
@@ -251,13 +258,11 @@ fn give<D: Dir>(
     found: &mut dyn FnMut(Salvaged) -> Result<()>,
 ) -> Result<()> {
     let value = if header.kind == Kind::Parts {
-        let joined = Parts::decode(header.body(record), storage.chunk_bytes())
-            .map(|parts| parts.join(storage, seed, Cause::Verify))
-            .transpose()?
-            .flatten();
-        match joined {
-            Some(value) => value,
-            None => {
+        let parts = Parts::decode(header.body(record), storage.chunk_bytes());
+        // Blocks of a part that cannot be read are counted where its chunk is looked at.
+        match parts.map(|parts| parts.join(storage, seed, Cause::Verify)) {
+            Some(Ok(Some(value))) => value,
+            Some(Ok(None) | Err(_)) | None => {
                 report.incomplete += 1;
                 return Ok(());
             }

@@ -9,6 +9,7 @@ mod image;
 mod mutants;
 #[path = "../rig/mod.rs"]
 mod rig;
+mod salvage;
 mod scans;
 mod second_level;
 mod snapshots;

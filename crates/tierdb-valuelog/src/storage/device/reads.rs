@@ -207,6 +207,24 @@ impl<D: Dir> Device<D> {
         self.file.read(u64::from(number) * self.chunk_bytes, &mut buf, cause)?;
         Ok(buf)
     }
+
+    /// As [`Device::read_chunk`], block by block: what cannot be read is zeros. Returns how many blocks that are as well.
+    ///
+    /// # Errors
+    /// `Io`, if there is no memory for a chunk.
+    pub fn read_blocks(&self, number: u32, cause: Cause) -> Result<(AlignedBuf, u64)> {
+        let mut chunk = AlignedBuf::zeroed(self.chunk_bytes as usize)?;
+        let mut block = AlignedBuf::zeroed(BLOCK as usize)?;
+        let (mut at, mut unreadable) = (u64::from(number) * self.chunk_bytes, 0);
+        for part in chunk.chunks_mut(BLOCK as usize) {
+            match self.file.read(at, &mut block, cause) {
+                Ok(()) => part.copy_from_slice(&block),
+                Err(_) => unreadable += 1,
+            }
+            at += BLOCK;
+        }
+        Ok((chunk, unreadable))
+    }
 }
 
 #[cfg(test)]
