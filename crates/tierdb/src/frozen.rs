@@ -154,16 +154,19 @@ fn copy_part<D: Dir>(
     while at < have {
         let mut piece = AlignedBuf::zeroed(PIECE.min(have - at) as usize)?;
         match file.read(at, &mut piece) {
-            Ok(()) => {
-                for (number, block) in piece.chunks(BLOCK as usize).enumerate() {
-                    // What is zero stays untouched, and costs no memory.
-                    if block.iter().any(|byte| *byte != 0) {
-                        pool.write(start + at + number as u64 * BLOCK, block);
-                    }
-                }
+            Err(error) if salvage => {
+                let blocks = read_blocks(&file, at, &mut piece)?;
+                let what =
+                    format!("{blocks} of {} blocks cannot be read: {error}", piece.len() as u64 / BLOCK);
+                damage.push(damaged(what, Some(Location::new(file.name(), at))));
             }
-            Err(error) if salvage => damage.push(damaged(error.to_string(), None)),
-            Err(error) => return Err(error),
+            read => read?,
+        }
+        for (number, block) in piece.chunks(BLOCK as usize).enumerate() {
+            // What is zero stays untouched, and costs no memory.
+            if block.iter().any(|byte| *byte != 0) {
+                pool.write(start + at + number as u64 * BLOCK, block);
+            }
         }
         at += piece.len() as u64;
     }
@@ -176,6 +179,23 @@ fn copy_part<D: Dir>(
     Ok(())
 }
 
+/// Reads `piece`, which is at byte `at` of `file`, block by block. What cannot be read is zeros; returns how many blocks that
+/// is.
+fn read_blocks<F: BlockFile>(file: &F, at: u64, piece: &mut AlignedBuf) -> Result<u64> {
+    let mut block = AlignedBuf::zeroed(BLOCK as usize)?;
+    let mut unreadable = 0;
+    for (part, at) in piece.chunks_mut(BLOCK as usize).zip((at..).step_by(BLOCK as usize)) {
+        match file.read(at, &mut block) {
+            Ok(()) => part.copy_from_slice(&block),
+            Err(_) => {
+                part.fill(0);
+                unreadable += 1;
+            }
+        }
+    }
+    Ok(unreadable)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,6 +203,7 @@ mod tests {
     use crate::identity::{Mode, Shape};
     use tierdb_base::{ErrorKind, Uuid};
     use tierdb_device::RealDir;
+    use tierdb_sim::World;
 
     struct Look;
 
@@ -192,6 +213,47 @@ mod tests {
         fn run<P: Pool, D: Dir>(self, _: Media<P, D>, _: Vec<Damage>) -> Result<()> {
             Ok(())
         }
+    }
+
+    /// What the store's pool holds, and what is wrong with it.
+    struct Copy;
+
+    impl Work for Copy {
+        type Output = (Vec<u8>, Vec<Damage>);
+
+        fn run<P: Pool, D: Dir>(self, media: Media<P, D>, damage: Vec<Damage>) -> Result<Self::Output> {
+            let mut bytes = vec![0; media.pool.len() as usize];
+            media.pool.read(0, &mut bytes)?;
+            Ok((bytes, damage))
+        }
+    }
+
+    #[test]
+    fn a_block_of_a_mapped_pool_that_cannot_be_read_costs_itself() {
+        let world = World::new();
+        let dir = world.add_dir("fast");
+        let file = dir.open(POOL_NAME, OpenMode::CreateNew).expect("create");
+        let mut bytes = AlignedBuf::zeroed(2 * PIECE as usize).expect("memory");
+        bytes.fill(7);
+        file.set_len(2 * PIECE).and_then(|()| file.write_durable(0, &bytes)).expect("no faults");
+        let lost = 5 * BLOCK..6 * BLOCK;
+        world.lose_page(&format!("fast/{POOL_NAME}"), lost.start);
+        let tier = |dir| Remain { dir, path: "fast".into(), capacity: None };
+        let (engine, mode) = (EngineKind::Valuelog, Mode::Byte);
+        let remains = Remains {
+            uuid: Uuid::nil(),
+            shape: Shape { engine, mode, pool_len: 2 * PIECE, log_len: 0 },
+            fast: vec![tier(Some(dir))],
+            flash: vec![tier(None)],
+            notes: Vec::new(),
+            _locks: Vec::new(),
+        };
+        with_media(&remains, false, Look).expect_err("a block is damaged");
+        let (found, damage) = with_media(&remains, true, Copy).expect("what can be read");
+        let is_lost = |at: usize| lost.contains(&(at as u64));
+        assert!(found.iter().enumerate().all(|(at, byte)| *byte == if is_lost(at) { 0 } else { 7 }));
+        assert_eq!(damage.len(), 1);
+        assert!(damage[0].what.starts_with("1 of 256 blocks"), "{}", damage[0].what);
     }
 
     #[test]
