@@ -32,11 +32,15 @@ use tierdb_device::{Cause, Dir};
 use tierdb_engine::{Durability, Op, WriteBatch};
 use tierdb_pmem::Pool;
 
+/// The number of no entry.
+const NO_ENTRY: u64 = u64::MAX;
+
 /// A write of a batch, on its way.
 struct Planned<'b> {
     key: &'b [u8],
     /// `None` for a delete.
     body: Option<Body<'b>>,
+    /// [`NO_ENTRY`] as long as it is not known.
     entry: u64,
     /// The new word, once it is known.
     word: Option<Word>,
@@ -108,7 +112,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     }
                 },
             };
-            planned.push(Planned { key: op.key(), body, entry: 0, word: None, is_absent: false });
+            planned.push(Planned { key: op.key(), body, entry: NO_ENTRY, word: None, is_absent: false });
         }
         Ok(planned)
     }
@@ -171,6 +175,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
     fn find_or_make_entries(&self, planned: &mut [Planned<'_>]) -> Result<()> {
         let _guard = crossbeam_epoch::pin();
         let mut is_full = false;
+        // What an earlier try has found may have gone to other keys.
+        planned.iter_mut().for_each(|write| write.entry = NO_ENTRY);
         for write in planned {
             let is_delete = write.body.is_none();
             let found = match is_delete && is_full {
@@ -185,7 +191,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 },
             };
             write.is_absent = found.is_none();
-            write.entry = found.unwrap_or(0);
+            write.entry = found.unwrap_or(NO_ENTRY);
         }
         Ok(())
     }
@@ -385,6 +391,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(Installed::Yes(filled))
     }
 
+    /// As [`Core::purge`], if there is such an entry, and it has no value.
     fn purge_if_absent(&self, key: &[u8], entry: u64) {
         if self.hsit.at(entry).is_some() && self.hsit.word(entry).place() == Place::None {
             self.purge(key, entry);

@@ -318,6 +318,41 @@ pub(crate) mod tests {
         assert!(core.versions.is_empty() && value(core.get(b"key")) == [39; 40_000]);
     }
 
+    /// Damages the only leaf so that `key` cannot be looked up. Returns the word that is wrong.
+    fn damage_leaf(core: &Core<SimPool, SimDir>, key: &[u8]) -> u64 {
+        let is_leaf = |(page, usage)| matches!(usage, PageUse::Used { kind: KIND_LEAF, .. }).then_some(page);
+        let leaf = core.pages.kinds().find_map(is_leaf).expect("the index has a leaf");
+        let damaged = (leaf * PAGE..(leaf + 1) * PAGE).step_by(8).find(|at| {
+            core.pool.store(*at, !core.pool.load(*at));
+            let is_damaged = core.index.get(key).is_err();
+            if !is_damaged {
+                core.pool.store(*at, !core.pool.load(*at));
+            }
+            is_damaged
+        });
+        damaged.expect("some word of the leaf matters")
+    }
+
+    /// A batch that fails because of damage knows no entries of some of its keys, and the first entry of all is another key's.
+    #[test]
+    fn a_batch_that_fails_takes_no_place_of_a_deleted_key() {
+        let core = store(&World::new());
+        core.put(b"key", b"value", Durability::Durable).expect("room");
+        let entry = core.index.get(b"key").expect("whole").expect("it was put");
+        assert_eq!(entry, 0);
+        let snapshot = core.open_snapshot();
+        core.delete(b"key", Durability::Durable).expect("deletes need no room");
+        let damaged = damage_leaf(&core, b"other");
+        let mut batch = WriteBatch::new();
+        batch.put("other", "value").and_then(|batch| batch.delete("third")).expect("a small batch");
+        core.write(&batch, Durability::Durable).expect_err("the leaf is damaged");
+        core.pool.store(damaged, !core.pool.load(damaged));
+        core.close_snapshot(snapshot);
+        core.purge_deleted();
+        assert!(core.index.get(b"key").expect("whole").is_none());
+        assert_eq!(core.hsit.word(entry).place(), Place::Free);
+    }
+
     /// A key whose leaf cannot be read stays in the index, and so its entry must not be given to another key.
     #[test]
     fn a_deleted_key_that_damage_keeps_in_the_index_is_tried_again() {
@@ -326,17 +361,7 @@ pub(crate) mod tests {
         let entry = core.index.get(b"key").expect("whole").expect("it was put");
         let snapshot = core.open_snapshot();
         core.delete(b"key", Durability::Durable).expect("deletes need no room");
-        let is_leaf = |(page, usage)| matches!(usage, PageUse::Used { kind: KIND_LEAF, .. }).then_some(page);
-        let leaf = core.pages.kinds().find_map(is_leaf).expect("the index has a leaf");
-        let damaged = (leaf * PAGE..(leaf + 1) * PAGE).step_by(8).find(|at| {
-            core.pool.store(*at, !core.pool.load(*at));
-            let is_damaged = core.index.get(b"key").is_err();
-            if !is_damaged {
-                core.pool.store(*at, !core.pool.load(*at));
-            }
-            is_damaged
-        });
-        let damaged = damaged.expect("some word of the leaf matters");
+        let damaged = damage_leaf(&core, b"key");
         core.close_snapshot(snapshot);
         for _ in 0..3 {
             core.purge_deleted();

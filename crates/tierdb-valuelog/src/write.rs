@@ -301,6 +301,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// Takes a key that is not there out of the index, now or when no snapshot sees a value of it.
     pub fn purge(&self, key: &[u8], entry: u64) {
+        // Until the key is added, the entry goes to no other: one that was added for it before would be replaced.
+        let _guard = crossbeam_epoch::pin();
         if !self.try_purge(key, entry) {
             self.deleted.lock().add(entry, key, self.clock.last());
         }
