@@ -215,7 +215,8 @@ pub trait Engine: Send + Sync {
     fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()>;
 
     /// Removes every key of `range` that is there when the call starts, as one batch while they are at
-    /// most 1,048,576 keys, and otherwise as several in key order. Returns how many there were.
+    /// most 1,048,576 keys of 64 MiB in all, and otherwise as several in key order: a crash, or whoever reads in between,
+    /// may then find the first ones gone and not the others. Returns how many there were.
     ///
     /// A key that another thread adds to the range during the call may stay. Succeeds on a full store, in smaller batches
     /// where there is no room to list all keys.

@@ -16,7 +16,7 @@ use tierdb_engine::{
 };
 use tierdb_pmem::Pool;
 
-/// Keys that one batch of [`Engine::delete_range`] removes at the most.
+/// Keys that one batch of [`Engine::delete_range`] removes at the most, if they are not too long for one batch before.
 const DELETE_BATCH: usize = 1 << 20;
 
 /// A store of the valuelog engine.

@@ -166,7 +166,9 @@ impl Db {
     }
 
     /// Removes every key of `range` that is there when the call starts, and returns how many there were. One
-    /// batch while they are at most 1,048,576, otherwise several in key order; smaller ones where both tiers are full.
+    /// batch while they are at most 1,048,576 and of 64 MiB in all (which 16,384 keys of the greatest length are), otherwise
+    /// several in key order; smaller ones where both tiers are full. A crash, or whoever reads in between, may find the
+    /// keys of the first batches gone and not the others.
     ///
     /// # Errors
     /// `Poisoned`; what was removed before a failure stays removed.
