@@ -26,6 +26,9 @@ pub(crate) const RECORD_NAME: &str = "CHECKPOINT";
 const FORMAT: u32 = 1;
 /// The least pool and memory of a copy.
 const LEAST_POOL: u64 = 32 << 20;
+/// What a copy needs of the parts of a `valuelog` fast tier: neither its write buffer, nor what else is kept on pages that the index
+/// does not need yet.
+const INDEX_PARTS: [&str; 2] = ["key index", "hsit"];
 /// Bytes that index and HSIT take for a key, beside its own.
 const ENTRY_BYTES: u64 = 48;
 /// Keys whose length is taken for that of all.
@@ -201,7 +204,7 @@ fn index_bytes(from: &dyn Engine) -> Result<u64> {
         return Ok(stats.keys * (ENTRY_BYTES + bytes / keys.max(1)));
     }
     let fast = stats.tiers.iter().filter(|tier| tier.role == TierRole::Fast);
-    let parts = fast.flat_map(|tier| &tier.parts).filter(|(name, _)| !name.starts_with("write buffer"));
+    let parts = fast.flat_map(|tier| &tier.parts).filter(|(name, _)| INDEX_PARTS.contains(name));
     Ok(parts.map(|(_, bytes)| bytes).sum())
 }
 

@@ -119,6 +119,10 @@ fn an_empty_store_can_be_copied() {
     let place = Place::new();
     let db = Db::open_config(&place.tiered("store")).expect("create");
     assert_eq!(db.checkpoint(place.path("backup")).expect("checkpoint").entries, 0);
+    // The least there is: what the store's fast tier has beside its index does not count.
+    let copy = Db::open_existing(place.path("backup")).expect("open");
+    assert_eq!(copy.stats().tiers[0].capacity, 32 << 20);
+    copy.close().expect("close");
     assert_eq!(tierdb::restore(place.path("backup"), &place.tiered("restored")).expect("restore").entries, 0);
 }
 
