@@ -214,21 +214,46 @@ fn pool_bytes(from: &dyn Engine) -> Result<u64> {
     Ok(index_bytes(from)? * 2)
 }
 
+fn refuse_taken(dir: &Path) -> Result<()> {
+    match std::fs::symlink_metadata(dir) {
+        Ok(_) => Err(Error::invalid(format!("{} exists; a checkpoint needs a new name", dir.display()))),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Makes what an interrupted checkpoint `dir` left in the directory of `partial` one that may be created again.
+///
+/// Who makes a checkpoint keeps it locked until it has its name. So what is locked here may have got that name since it was
+/// found under the partial one, and then somebody relies on it; what has not got it by now does not get it any more.
+fn give_up(partial: &Config, dir: &Path) -> Result<()> {
+    match Prepared::begin(partial, Intent::OpenExisting, None) {
+        Ok(left) => {
+            refuse_taken(dir)?;
+            left.abandon()
+        }
+        // It does not say *ready*, or has got its name.
+        Err(Error::NotFound { .. }) => Ok(()),
+        Err(other) => Err(other),
+    }
+}
+
 /// As [`Db::checkpoint`](crate::Db::checkpoint), of the store `uuid`.
 pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied> {
     let name = match dir.file_name().and_then(|name| name.to_str()) {
         Some(name) => name.to_owned(),
         None => return Err(Error::invalid(format!("{} cannot name a checkpoint", dir.display()))),
     };
-    if std::fs::symlink_metadata(dir).is_ok() {
-        return Err(Error::invalid(format!("{} exists; a checkpoint needs a new name", dir.display())));
+    refuse_taken(dir)?;
+    if !setup::parent(dir).is_dir() {
+        let hint = "the directory that it is to be made in is not there; mount or create that first";
+        return Err(Error::NotFound { path: dir.into(), hint });
     }
     let partial = dir.with_file_name(format!("{name}.partial"));
     let mut config = Config::one_directory(&partial);
     if let Some(left) = Record::read(&partial).ok().flatten()
         && left.name == name
     {
-        Prepared::begin(&config, Intent::OpenOrCreate, None)?.abandon()?;
+        give_up(&config, dir)?;
     }
     let pool = pool_bytes(from)?.max(LEAST_POOL);
     config.memory = Some(ByteSize(pool * 2));
@@ -248,13 +273,14 @@ pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied
         };
         record.write(&partial)?;
         prepared.finish()?;
+        std::fs::rename(&partial, dir)
+            .map_err(|e| Error::io("rename", partial.display().to_string(), 0, e))?;
         Ok(copied)
     };
     let copied = complete().inspect_err(|_| {
         // What cannot be removed is taken by the next checkpoint of that name.
         let _ = std::fs::remove_dir_all(&partial);
     })?;
-    std::fs::rename(&partial, dir).map_err(|e| Error::io("rename", partial.display().to_string(), 0, e))?;
     setup::sync_dir(&setup::parent(dir))?;
     Ok(copied)
 }

@@ -99,3 +99,25 @@ fn every_comparison_of_a_checksum_that_is_left_out_is_noticed() {
     }
     assert_eq!(comparisons.len(), TESTS.len(), "tests of comparisons that are there");
 }
+
+/// Goal: a checkpoint that gets its name between being found under the partial one and being locked stays what it is.
+/// Method: a link under the partial name, by which the finished checkpoint is opened as by a descriptor from before.
+#[test]
+fn a_checkpoint_that_another_has_finished_meanwhile_is_not_given_up() {
+    let dir = checkpoint();
+    let (copy, partial) = (dir.path().join("copy"), dir.path().join("copy.partial"));
+    std::os::unix::fs::symlink(&copy, &partial).expect("link");
+    let refused = give_up(&Config::one_directory(&partial), &copy).expect_err("it has its name");
+    assert!(refused.to_string().contains("exists"), "{refused}");
+    std::fs::remove_file(&partial).expect("remove");
+    assert_eq!(restored(&dir).expect("restore").entries, 1);
+    // Under the partial name alone it is given up, once and again, and what is not there needs nothing.
+    std::fs::rename(&copy, &partial).expect("rename");
+    for _ in 0..2 {
+        give_up(&Config::one_directory(&partial), &copy).expect("nobody relies on it");
+    }
+    assert_eq!(Db::open_existing(&partial).expect_err("given up").kind(), ErrorKind::NotFound);
+    std::fs::remove_dir_all(&partial).expect("remove");
+    give_up(&Config::one_directory(&partial), &copy).expect("nothing is there");
+    assert!(!partial.exists());
+}
