@@ -13,13 +13,18 @@
 //! not acknowledged by the name in its `CHECKPOINT`, and is replaced like any other partial one.
 
 use crate::config::{Config, EngineKind};
+use crate::frozen::{self, Work};
+use crate::repair;
 use crate::setup::{self, Prepared};
 use crate::tiers::Intent;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::Path;
 use tierdb_base::{ByteSize, Error, Location, Result, TierRole, Uuid, checksum, checksum_parts, matches};
-use tierdb_engine::{Cursor, Durability, Engine, KeyRange, WriteBatch};
+use tierdb_device::Dir;
+use tierdb_engine::{Cursor, Damage, Durability, Engine, KeyRange, WriteBatch};
+use tierdb_pmem::Pool;
+use tierdb_valuelog::Media;
 
 /// The file in a checkpoint that says what it holds.
 pub(crate) const RECORD_NAME: &str = "CHECKPOINT";
@@ -286,7 +291,7 @@ pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied
 }
 
 /// Creates the store that `config` describes, whose directories are absent or empty, with the contents of the
-/// checkpoint in `checkpoint_dir`.
+/// checkpoint in `checkpoint_dir`, which is only read: its medium may be one that cannot be written.
 ///
 /// The new store is read back in full and compared with what the checkpoint recorded of itself when it was
 /// made. Until then it says that it is being created, so that a crash, or a checkpoint found damaged, leaves
@@ -297,34 +302,56 @@ pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied
 ///
 /// # Errors
 /// `Invalid` if the target holds a store, or `memory` is set and too small for the index; `NotAStore` if `checkpoint_dir` is no checkpoint or the target holds
-/// other files; `Corrupt` if the checkpoint is not what was written.
+/// other files; `Corrupt` if the checkpoint is not what it was when it was made: damaged, or opened and written to since.
 pub fn restore(checkpoint_dir: impl AsRef<Path>, config: &Config) -> Result<Copied> {
     let dir = checkpoint_dir.as_ref();
     let record = Record::read(dir)?;
-    let mut source = Prepared::begin(&crate::db::directory(dir)?, Intent::OpenExisting, None)?;
+    let source = crate::db::directory(dir)?;
+    let remains = Prepared::look(&source)?;
     let Some(record) = record else {
         return Err(Error::NotAStore {
             path: dir.into(),
             why: format!("it is a store, but not a checkpoint: it has no {RECORD_NAME} file"),
         });
     };
-    let from = source.engine()?;
-    let least_pool = match config.engine {
-        EngineKind::Valuelog => Some(pool_bytes(&*from)?),
-        EngineKind::Slab => None,
-    };
-    let mut prepared = Prepared::begin(config, Intent::CreateNew, least_pool)?;
-    let copied = fill(&mut prepared, &mut *from.cursor(KeyRange::all(), None)?)?;
-    if !record.agrees(&copied) {
-        return Err(Error::corrupt(
-            TierRole::Flash,
-            format!("it recorded {} entries, and {} were read, or others", record.entries, copied.entries),
-            Location::new(dir.display().to_string(), 0),
-        ));
+    let engine = remains.shape.engine;
+    frozen::with_media(&remains, false, Restore { source: &source, engine, dir, record, target: config })
+}
+
+/// The way from the media of a checkpoint to a new store.
+struct Restore<'a> {
+    source: &'a Config,
+    engine: EngineKind,
+    dir: &'a Path,
+    record: Record,
+    target: &'a Config,
+}
+
+impl Work for Restore<'_> {
+    type Output = Copied;
+
+    fn run<P: Pool, D: Dir>(self, media: Media<P, D>, _: Vec<Damage>) -> Result<Copied> {
+        let from = repair::open(self.source, self.engine, media)?;
+        let least_pool = match self.target.engine {
+            EngineKind::Valuelog => Some(pool_bytes(&*from)?),
+            EngineKind::Slab => None,
+        };
+        let mut prepared = Prepared::begin(self.target, Intent::CreateNew, least_pool)?;
+        let copied = fill(&mut prepared, &mut *from.cursor(KeyRange::all(), None)?)?;
+        if !self.record.agrees(&copied) {
+            return Err(Error::corrupt(
+                TierRole::Flash,
+                format!(
+                    "it recorded {} entries when it was made, and {} were read, or others; if it was opened and written to \
+                     since, restore a checkpoint of what it is now",
+                    self.record.entries, copied.entries
+                ),
+                Location::new(self.dir.display().to_string(), 0),
+            ));
+        }
+        prepared.finish()?;
+        Ok(copied)
     }
-    prepared.finish()?;
-    from.close()?;
-    Ok(copied)
 }
 
 #[cfg(test)]

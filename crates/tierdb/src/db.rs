@@ -235,7 +235,8 @@ impl Db {
     }
 
     /// Writes a copy of the store, as of now, into the new directory `dir`: one self-contained store on one
-    /// SSD whatever the tiers of this one, which [`Db::open`] opens and [`restore`](crate::restore) turns back.
+    /// SSD whatever the tiers of this one, which [`Db::open`] opens and [`restore`](crate::restore) turns back. Once it was
+    /// written to, it is an ordinary store, and is restored no more.
     ///
     /// Writes go on meanwhile. The copy is read back in full and checked before it gets its name; a crash
     /// leaves only `<dir>.partial`, which the next checkpoint of the same name replaces, and a failure nothing. Returns when the copy

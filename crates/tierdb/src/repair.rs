@@ -33,17 +33,16 @@ pub const REPORT_NAME: &str = "REPAIR-REPORT.txt";
 
 /// Checks the closed store that `config` describes: reads everything and compares all checksums and pointers.
 ///
-/// Nothing is changed: where the store was not closed, recovery is done in memory only. A store that cannot be
-/// opened for damage gives a report that says so.
+/// Nothing is changed, so its media may be ones that cannot be written: where the store was not closed, recovery is done in
+/// memory only. A store that cannot be opened for damage gives a report that says so.
 ///
 /// # Errors
 /// `NotFound`, `TierMissing`, `Locked` and others of opening, but none for damage.
 pub fn verify_offline(config: &Config) -> Result<VerifyReport> {
-    let report =
-        Prepared::begin(config, Intent::OpenExisting, None).map(Prepared::into_remains).and_then(|remains| {
-            let check = Check { config, engine: remains.shape.engine };
-            frozen::with_media(&remains, false, check)
-        });
+    let report = Prepared::look(config).and_then(|remains| {
+        let check = Check { config, engine: remains.shape.engine };
+        frozen::with_media(&remains, false, check)
+    });
     match report {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             Ok(VerifyReport { damage: vec![damage(&error)], ..VerifyReport::default() })
@@ -69,7 +68,11 @@ impl Work for Check<'_> {
 }
 
 /// An engine without threads of its own.
-fn open<P: Pool, D: Dir>(config: &Config, engine: EngineKind, media: Media<P, D>) -> Result<Box<dyn Engine>> {
+pub(crate) fn open<P: Pool, D: Dir>(
+    config: &Config,
+    engine: EngineKind,
+    media: Media<P, D>,
+) -> Result<Box<dyn Engine>> {
     let (memory, pool_len) = (config.memory_budget().bytes(), media.pool.len());
     let background = Background::Inline;
     Ok(match engine {

@@ -42,7 +42,26 @@ impl Prepared {
     /// As [`Tiers::open`]; `Invalid` if `memory` is set and too small for the index.
     pub(crate) fn begin(config: &Config, intent: Intent, least_pool: Option<u64>) -> Result<Self> {
         config.validate()?;
-        let places = places(config)?;
+        Self::at(places(config, Access::Write)?, config, intent, least_pool)
+    }
+
+    /// Finds, checks and locks the tiers that `config` names, to be looked at and not changed. Their media may be ones that
+    /// cannot be written.
+    ///
+    /// # Errors
+    /// As [`Prepared::begin`]; `NotFound` if there is no store.
+    pub(crate) fn look(config: &Config) -> Result<Remains<RealDir>> {
+        config.validate()?;
+        let found = Self::at(places(config, Access::Read)?, config, Intent::OpenExisting, None)?;
+        Ok(found.tiers.into_remains())
+    }
+
+    fn at(
+        places: Vec<Place<RealDir>>,
+        config: &Config,
+        intent: Intent,
+        least_pool: Option<u64>,
+    ) -> Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let budget = config.memory_budget().bytes();
         let tiers = Tiers::open(
@@ -306,12 +325,22 @@ fn io(op: &'static str, path: &Path, error: std::io::Error) -> Error {
     Error::io(op, path.display().to_string(), 0, error)
 }
 
+/// What is to be done with directories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// A store is opened or created in them.
+    Write,
+    /// They are looked at.
+    Read,
+}
+
 /// What is at the configured paths, the fast ones first. Nothing is changed.
 ///
 /// # Errors
-/// `NotAStore`; `Invalid` if two of them are one directory; the failures of the directories.
-pub(crate) fn places(config: &Config) -> Result<Vec<Place<RealDir>>> {
-    let places: Vec<_> = config.tiers().map(place).collect::<Result<_>>()?;
+/// `NotAStore`; `Invalid` if two of them are one directory; `Unsupported` if one cannot be written and is to be; the
+/// failures of the directories.
+fn places(config: &Config, access: Access) -> Result<Vec<Place<RealDir>>> {
+    let places: Vec<_> = config.tiers().map(|tier| place(tier, access)).collect::<Result<_>>()?;
     let mut seen: Vec<((u64, u64), &PathBuf)> = Vec::new();
     for Place { path, .. } in places.iter().filter(|place| place.dir.is_some()) {
         let found = std::fs::metadata(path).map_err(|e| io("open", path, e))?;
@@ -330,7 +359,7 @@ pub(crate) fn places(config: &Config) -> Result<Vec<Place<RealDir>>> {
 
 /// The same for salvage: a directory that is none of a store's counts as absent.
 pub(crate) fn places_left(config: &Config) -> Result<Vec<Place<RealDir>>> {
-    let left = |tier: (TierRole, &Path, Option<ByteSize>)| match place(tier) {
+    let left = |tier: (TierRole, &Path, Option<ByteSize>)| match place(tier, Access::Read) {
         Err(Error::NotAStore { path, .. }) if path.is_dir() => {
             Ok(Place { dir: None, path, role: tier.0, capacity: u64::MAX })
         }
@@ -340,19 +369,42 @@ pub(crate) fn places_left(config: &Config) -> Result<Vec<Place<RealDir>>> {
 }
 
 /// What is at a configured path.
-fn place((role, path, capacity): (TierRole, &Path, Option<ByteSize>)) -> Result<Place<RealDir>> {
+fn place(
+    (role, path, capacity): (TierRole, &Path, Option<ByteSize>),
+    access: Access,
+) -> Result<Place<RealDir>> {
     // What is written into `TIER` must mean the same from everywhere.
     let path = std::path::absolute(path).map_err(|e| io("resolve", path, e))?;
     let capacity = capacity.map_or(u64::MAX, ByteSize::bytes);
     match std::fs::metadata(&path) {
         Ok(found) if found.is_dir() => {
             refuse_foreign(&path)?;
-            let dir = Some(RealDir::open(&path)?);
-            Ok(Place { dir, path, role, capacity })
+            let dir = match access {
+                Access::Write => RealDir::open(&path).map_err(|error| writable(&path, error))?,
+                Access::Read => RealDir::open_to_read(&path)?,
+            };
+            Ok(Place { dir: Some(dir), path, role, capacity })
         }
         Ok(_) => Err(Error::NotAStore { path, why: "it is not a directory".into() }),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Place { dir: None, path, role, capacity }),
         Err(e) => Err(io("open", &path, e)),
+    }
+}
+
+/// The failure to open the directory `path` of a store, in words that say what can be done where it cannot be written.
+fn writable(path: &Path, error: Error) -> Error {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    match &error {
+        Error::Io { source, .. } if matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem) => {
+            Error::Unsupported {
+                what: format!(
+                    "{} cannot be written ({source}), and an open store writes: what is there can be verified, a \
+                     checkpoint restored, and any other store repaired into a directory that can be written",
+                    path.display()
+                ),
+            }
+        }
+        _ => error,
     }
 }
 
@@ -440,6 +492,7 @@ mod tests {
         for name in ["LOCK", "TIER.new", "PROBE.17", "probe.tmp"] {
             std::fs::write(dir.path().join(name), "").expect("write");
         }
+        let places = |config| places(config, Access::Write);
         assert!(places(&config).expect("nothing of others")[0].dir.is_some());
         std::fs::write(dir.path().join("changelog.gz"), "").expect("write");
         let refused = places(&config).err().expect("refused");

@@ -1,5 +1,8 @@
 //! Checkpoints and restored stores, on real directories.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use tierdb::{ByteSize, Config, Db, Durability, Error, ErrorKind, FastKind, FastTier, FlashTier};
@@ -207,14 +210,84 @@ fn a_checkpoint_that_was_changed_is_not_restored() {
     changed.put("key0500", "something else").expect("put");
     changed.close().expect("close");
     let target = place.tiered("target");
-    assert_eq!(
-        tierdb::restore(place.path("backup"), &target).expect_err("changed").kind(),
-        ErrorKind::Corrupt
-    );
+    let refused = tierdb::restore(place.path("backup"), &target).expect_err("changed");
+    assert_eq!(refused.kind(), ErrorKind::Corrupt);
+    assert!(refused.to_string().contains("if it was opened and written to since"), "{refused}");
     assert_eq!(Db::open_existing_config(&target).expect_err("no store").kind(), ErrorKind::NotFound);
     // The directories of the failed attempt can be used again.
     db.checkpoint(place.path("good")).expect("checkpoint");
     assert_eq!(tierdb::restore(place.path("good"), &target).expect("restore").entries, 1002);
+}
+
+/// All files of a directory, with their bytes.
+fn contents(dir: &Path) -> BTreeMap<OsString, Vec<u8>> {
+    let entries = std::fs::read_dir(dir).expect("list").map(|entry| entry.expect("entry"));
+    entries.map(|entry| (entry.file_name(), std::fs::read(entry.path()).expect("read"))).collect()
+}
+
+#[test]
+fn a_restore_changes_nothing_of_its_checkpoint() {
+    let place = Place::new();
+    let db = place.filled("store");
+    let copied = db.checkpoint(place.path("backup")).expect("checkpoint");
+    // As a crash leaves it: opening it would recover.
+    let left = Db::open_existing(place.path("backup")).expect("open");
+    copy_dir(&place.path("backup"), &place.path("copy"));
+    left.close().expect("close");
+    let before = contents(&place.path("copy"));
+    assert_eq!(tierdb::restore(place.path("copy"), &place.tiered("restored")).expect("restore"), copied);
+    assert!(contents(&place.path("copy")) == before, "it was changed");
+}
+
+/// Does `work` as a user to whom permissions apply.
+fn as_nobody<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            if rustix::process::geteuid().is_root() {
+                let nobody = rustix::process::Uid::from_raw(65534);
+                rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("this thread alone");
+            }
+            work()
+        });
+        thread.join().expect("no panic")
+    })
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("mode");
+}
+
+/// Goal: a checkpoint is of use where it cannot be written: with its lock's file, and without one.
+#[test]
+fn a_checkpoint_that_cannot_be_written_is_checked_and_restored() {
+    let place = Place::new();
+    let db = place.filled("store");
+    let copied = db.checkpoint(place.path("backup")).expect("checkpoint");
+    let (backup, targets) = (place.path("backup"), place.path("targets"));
+    std::fs::create_dir(&targets).expect("create");
+    set_mode(&place.path("."), 0o755);
+    set_mode(&targets, 0o777);
+    for lock in [true, false] {
+        if !lock {
+            std::fs::remove_file(backup.join("LOCK")).expect("remove");
+        }
+        for name in contents(&backup).keys() {
+            set_mode(&backup.join(name), 0o444);
+        }
+        set_mode(&backup, 0o555);
+        as_nobody(|| {
+            let report = tierdb::verify_offline(&Config::one_directory(&backup)).expect("verify");
+            assert!(report.is_clean() && report.keys_checked == copied.entries, "{report:?}");
+            let target = |name: &str| Config::one_directory(targets.join(format!("{name}-{lock}")));
+            assert_eq!(tierdb::restore(&backup, &target("restored")).expect("restore"), copied);
+            let saved = tierdb::repair(&Config::one_directory(&backup), &target("saved")).expect("repair");
+            assert_eq!(saved.keys, copied.entries);
+            let refused = Db::open_existing(&backup).expect_err("an open store writes");
+            assert_eq!(refused.kind(), ErrorKind::Unsupported);
+            assert!(refused.to_string().contains("cannot be written"), "{refused}");
+        });
+        set_mode(&backup, 0o755);
+    }
 }
 
 #[test]

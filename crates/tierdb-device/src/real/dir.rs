@@ -32,6 +32,7 @@ struct Inner {
     name: Arc<str>,
     path: PathBuf,
     direct_io: bool,
+    read_only: bool,
     medium: String,
     device: Arc<Device>,
 }
@@ -58,10 +59,22 @@ impl RealDir {
         Self::open_with(path, options)
     }
 
+    /// Opens the directory at `path` for who only reads: nothing is tried in it, so it may be on a medium that cannot be
+    /// written. Its files are opened for reading, and its lock lets others read too.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none.
+    pub fn open_to_read(path: impl AsRef<Path>) -> Result<Self> {
+        Self::found(path.as_ref(), &RealOptions::default(), true)
+    }
+
     /// As [`RealDir::open`], with `options`. Finds out by trying what the file system and the kernel allow:
     /// direct I/O and io_uring are used where they work.
     pub fn open_with(path: impl AsRef<Path>, options: &RealOptions) -> Result<Self> {
-        let path = path.as_ref();
+        Self::found(path.as_ref(), options, false)
+    }
+
+    fn found(path: &Path, options: &RealOptions, read_only: bool) -> Result<Self> {
         let name: Arc<str> = path.to_string_lossy().into();
         let fd = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(
             |errno| match errno {
@@ -75,10 +88,12 @@ impl RealDir {
                 errno => os_error("open", name.clone(), 0, errno),
             },
         )?;
-        let probe = Probe::new(&fd, options).map_err(|errno| os_error("probe", name.clone(), 0, errno))?;
+        let probe = if read_only { Probe::of_what_is_there(&fd, options) } else { Probe::new(&fd, options) };
+        let probe = probe.map_err(|errno| os_error("probe", name.clone(), 0, errno))?;
         let medium = probe.medium(&fd, options);
         let device = Arc::new(Device::new(options, probe.ring.ok()));
-        let inner = Inner { fd, name, path: path.to_owned(), direct_io: probe.direct_io, medium, device };
+        let direct_io = probe.direct_io;
+        let inner = Inner { fd, name, path: path.to_owned(), direct_io, read_only, medium, device };
         Ok(RealDir(Arc::new(inner)))
     }
 
@@ -140,11 +155,28 @@ struct Probe {
 
 impl Probe {
     fn new(dir: &OwnedFd, options: &RealOptions) -> Result<Self, Errno> {
-        let some_file = |flags| unnamed_file(dir, flags).or_else(|errno| present_file(dir, flags, errno));
-        let direct = some_file(OFlags::DIRECT).and_then(|file| try_read(&file).map(|()| file));
+        let full = |errno| matches!(errno, Errno::NOSPC | Errno::DQUOT);
+        Self::with(options, |flags| match unnamed_file(dir, flags) {
+            // A store on a file system that is full can be opened, or nothing in it could be deleted.
+            Err(errno) if full(errno) => present_file(dir, flags)?.ok_or(errno),
+            made => made,
+        })
+    }
+
+    /// The same without a new file; without any, nothing has to be found out.
+    fn of_what_is_there(dir: &OwnedFd, options: &RealOptions) -> Result<Self, Errno> {
+        match present_file(dir, OFlags::empty())? {
+            Some(_) => Self::with(options, |flags| present_file(dir, flags)?.ok_or(Errno::NOENT)),
+            None => Ok(Probe { direct_io: false, ring: Err("no file to try it with".into()) }),
+        }
+    }
+
+    /// With a file that `open` opens with some flags.
+    fn with(options: &RealOptions, open: impl Fn(OFlags) -> Result<OwnedFd, Errno>) -> Result<Self, Errno> {
+        let direct = open(OFlags::DIRECT).and_then(|file| try_read(&file).map(|()| file));
         let (direct_io, file) = match direct {
             Ok(file) => (true, file),
-            Err(Errno::INVAL) => (false, some_file(OFlags::empty())?),
+            Err(Errno::INVAL) => (false, open(OFlags::empty())?),
             Err(errno) => return Err(errno),
         };
         let ring = match options.io_uring {
@@ -201,20 +233,16 @@ fn nameless_file(dir: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// A file that is there, where a new one is refused for want of room: a store on a file system that is full can be opened,
-/// or nothing in it could be deleted.
-fn present_file(dir: &OwnedFd, flags: OFlags, refused: Errno) -> Result<OwnedFd, Errno> {
-    if !matches!(refused, Errno::NOSPC | Errno::DQUOT) {
-        return Err(refused);
-    }
+/// Some file that is there, for reading.
+fn present_file(dir: &OwnedFd, flags: OFlags) -> Result<Option<OwnedFd>, Errno> {
     let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     for entry in rustix::fs::Dir::read_from(dir)? {
         let entry = entry?;
         if entry.file_type() == FileType::RegularFile {
-            return openat(dir, entry.file_name(), flags, Mode::empty());
+            return openat(dir, entry.file_name(), flags, Mode::empty()).map(Some);
         }
     }
-    Err(refused)
+    Ok(None)
 }
 
 fn try_read(file: &OwnedFd) -> Result<(), Errno> {
@@ -231,7 +259,7 @@ impl Dir for RealDir {
 
     fn open(&self, name: &str, mode: OpenMode) -> Result<RealFile> {
         check_name(name)?;
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let flags = OFlags::CLOEXEC | if self.0.read_only { OFlags::RDONLY } else { OFlags::RDWR };
         let (op, create) = match mode {
             OpenMode::Existing => ("open", OFlags::empty()),
             OpenMode::CreateNew => ("create", OFlags::CREATE | OFlags::EXCL),
@@ -278,15 +306,22 @@ impl Dir for RealDir {
 
     fn lock(&self) -> Result<Box<dyn DirLock>> {
         let error = |errno| self.error("lock", LOCK, errno);
+        let take = |file: &OwnedFd, operation| match flock(file, operation) {
+            Ok(()) => Ok(()),
+            Err(Errno::WOULDBLOCK) => {
+                Err(Error::Locked { path: self.0.path.join(LOCK), holder: holder(file) })
+            }
+            Err(errno) => Err(error(errno)),
+        };
+        if self.0.read_only {
+            // Where there is none and none can be made, nobody can have opened it to write either.
+            let Some(file) = lock_to_read(&self.0.fd).map_err(error)? else { return Ok(Box::new(Unlocked)) };
+            take(&file, FlockOperation::NonBlockingLockShared)?;
+            return Ok(Box::new(Lock(file)));
+        }
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let file = openat(&self.0.fd, LOCK, flags, FILE_MODE).map_err(error)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => {
-                return Err(Error::Locked { path: self.0.path.join(LOCK), holder: holder(&file) });
-            }
-            Err(errno) => return Err(error(errno)),
-        }
+        take(&file, FlockOperation::NonBlockingLockExclusive)?;
         // For people, and for the error of the next one. The lock itself is what counts, on a full file system too.
         let pid = std::process::id().to_string();
         let _ = ftruncate(&file, 0).and_then(|()| pwrite(&file, pid.as_bytes(), 0));
@@ -306,7 +341,30 @@ impl Drop for Lock {
     }
 }
 
+/// Stands for the lock of a directory that cannot be written.
+struct Unlocked;
+
+impl DirLock for Unlocked {}
+
+/// The file of the lock of `dir`, opened for reading; made only where it is missing and can be.
+fn lock_to_read(dir: &OwnedFd) -> Result<Option<OwnedFd>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    match openat(dir, LOCK, flags, Mode::empty()) {
+        Err(Errno::NOENT) => match openat(dir, LOCK, flags | OFlags::CREATE, FILE_MODE) {
+            Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) => Ok(None),
+            made => made.map(Some),
+        },
+        found => found.map(Some),
+    }
+}
+
+/// Who has the lock that was refused on this file.
 fn holder(lock: &OwnedFd) -> String {
+    // Who reads does not write its number; what is there is of who had it before.
+    if flock(lock, FlockOperation::NonBlockingLockShared).is_ok() {
+        let _ = flock(lock, FlockOperation::Unlock);
+        return "who checks, repairs or restores it".into();
+    }
     let mut text = [0; 20];
     let count = pread(lock, &mut text, 0).unwrap_or(0);
     match std::str::from_utf8(&text[..count]).ok().and_then(|text| text.trim().parse::<u32>().ok()) {
@@ -340,15 +398,30 @@ mod tests {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = open(temp.path(), flags, Mode::empty()).expect("open");
         std::os::unix::fs::symlink("/dev/full", temp.path().join(LOCK)).expect("link");
-        let present = |errno| present_file(&dir, OFlags::empty(), errno);
-        assert_eq!(present(Errno::NOSPC).err(), Some(Errno::NOSPC), "nothing is there but a link");
+        let present = || present_file(&dir, OFlags::empty()).expect("list");
+        assert!(present().is_none(), "nothing is there but a link");
         std::fs::write(temp.path().join("values"), "abc").expect("write");
-        for full in [Errno::NOSPC, Errno::DQUOT] {
-            try_read(&present(full).expect("the file that is there")).expect("read");
-        }
-        assert_eq!(present(Errno::IO).err(), Some(Errno::IO), "any other error counts");
+        try_read(&present().expect("the file that is there")).expect("read");
         let dir = RealDir::open(temp.path()).expect("directory");
         let _lock = dir.lock().expect("nothing can be written into it");
         assert!(matches!(dir.lock(), Err(Error::Locked { .. })), "it is a lock all the same");
+    }
+
+    #[test]
+    fn who_reads_locks_out_who_writes_and_leaves_no_trace() {
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let writer = RealDir::open(temp.path()).expect("directory");
+        drop(writer.lock().expect("lock"));
+        let before = std::fs::read(temp.path().join(LOCK)).expect("read");
+        std::fs::write(temp.path().join(LOCK), "1").expect("write");
+        let reader = RealDir::open_to_read(temp.path()).expect("directory");
+        let locks = [reader.lock().expect("lock"), reader.lock().expect("others may read too")];
+        let Err(Error::Locked { holder, .. }) = writer.lock() else { panic!("it is read") };
+        assert!(holder.contains("restores"), "{holder}");
+        assert_eq!(std::fs::read(temp.path().join(LOCK)).expect("read"), b"1");
+        drop(locks);
+        let _lock = writer.lock().expect("lock");
+        let Err(Error::Locked { holder, .. }) = reader.lock() else { panic!("it is written") };
+        assert_eq!(holder.as_bytes(), [b"process ", &before[..]].concat());
     }
 }
