@@ -3,8 +3,9 @@
 //! Directories are seen through an [`Overlay`], and a mapped pool is copied into DRAM, so opening may recover as
 //! it always does and what is on media stays as it is.
 
+use crate::config::EngineKind;
 use crate::overlay::Overlay;
-use crate::setup::{POOL_NAME, VALUES_NAME, seed_of};
+use crate::setup::{POOL_NAME, VALUES_NAME, all_there, seed_of};
 use crate::shape;
 use crate::tiers::{Remain, Remains};
 use std::sync::Arc;
@@ -32,13 +33,21 @@ pub(crate) trait Work {
 /// Does `work` with the media of the store in `remains`. With `salvage` it does so whatever is damaged, otherwise
 /// it stops at the first damage of the pool.
 pub(crate) fn with_media<D: Dir, W: Work>(remains: &Remains<D>, salvage: bool, work: W) -> Result<W::Output> {
-    let flash = remains.flash.iter().map(overlay).collect::<Result<Vec<_>>>()?;
-    let fast = remains.fast.iter().map(overlay).collect::<Result<Vec<_>>>()?;
+    let flash: Vec<_> = remains.flash.iter().map(overlay).collect();
+    let fast: Vec<_> = remains.fast.iter().map(overlay).collect();
     let mut damage = Vec::new();
+    if salvage && remains.shape.engine == EngineKind::Valuelog {
+        for (tier, dir) in remains.flash.iter().zip(&flash) {
+            with_values(tier, dir, &mut damage)?;
+        }
+    }
     if remains.shape.mode.is_logged() {
-        let dirs = if fast.is_empty() { flash.iter().take(1).cloned().collect() } else { fast };
-        let dir = Striped::new(dirs)?;
+        let dirs: Vec<_> = if fast.is_empty() { flash.iter().take(1).cloned().collect() } else { fast };
         let options = LoggedOptions { salvage, ..shape::logged_options(&remains.shape) };
+        if !salvage {
+            all_there(&dirs, &options.file_names())?;
+        }
+        let dir = Striped::new(dirs)?;
         let (seed, latch) = (seed_of(remains.uuid), FailureLatch::new());
         match LoggedPool::open(dir, options, seed, latch, Meter::new(), None) {
             Ok(pool) => {
@@ -55,6 +64,9 @@ pub(crate) fn with_media<D: Dir, W: Work>(remains: &Remains<D>, salvage: bool, w
             Err(error) => Err(error),
         }
     } else {
+        if !salvage {
+            all_there(&fast, &[POOL_NAME])?;
+        }
         match copy_pool(remains, &fast, salvage, &mut damage)? {
             Some(pool) => work.run(media(remains, pool, flash), damage),
             None => lost(remains, flash, damage, work),
@@ -76,16 +88,25 @@ fn damaged(what: String, place: Option<Location>) -> Damage {
     Damage { what, place, keys: None }
 }
 
-/// A tier as it is; a missing one as one without values.
-fn overlay<D: Dir>(tier: &Remain<D>) -> Result<Overlay<D>> {
+/// A tier as it is; a missing one as an empty directory.
+fn overlay<D: Dir>(tier: &Remain<D>) -> Overlay<D> {
     match &tier.dir {
-        Some(dir) => Ok(Overlay::new(dir.clone())),
-        None => {
-            let empty = Overlay::missing(tier.path.display().to_string());
-            empty.open(VALUES_NAME, OpenMode::CreateNew)?;
-            Ok(empty)
-        }
+        Some(dir) => Overlay::new(dir.clone()),
+        None => Overlay::missing(tier.path.display().to_string()),
     }
+}
+
+/// Gives the flash tier `dir` an empty file of values where that is missing, so that the others' can be read. Of a tier of which
+/// nothing is there, that is known already.
+fn with_values<D: Dir>(tier: &Remain<D>, dir: &Overlay<D>, damage: &mut Vec<Damage>) -> Result<()> {
+    if dir.list()?.iter().any(|name| name == VALUES_NAME) {
+        return Ok(());
+    }
+    if tier.dir.is_some() {
+        let place = Location::new(format!("{}/{VALUES_NAME}", dir.name()), 0);
+        damage.push(damaged("the file of values is missing".into(), Some(place)));
+    }
+    dir.open(VALUES_NAME, OpenMode::CreateNew).map(drop)
 }
 
 fn media<P: Pool, D: Dir>(remains: &Remains<D>, pool: P, flash: Vec<Overlay<D>>) -> Media<P, Overlay<D>> {
@@ -199,7 +220,6 @@ fn read_blocks<F: BlockFile>(file: &F, at: u64, piece: &mut AlignedBuf) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::EngineKind;
     use crate::identity::{Mode, Shape};
     use tierdb_base::{ErrorKind, Uuid};
     use tierdb_device::RealDir;

@@ -21,7 +21,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::ops::Bound;
 use std::path::Path;
-use tierdb_base::{Error, ErrorKind, Location, Result, Seqno, hex};
+use tierdb_base::{Error, ErrorKind, Result, Seqno, hex};
 use tierdb_device::{Dir, RealDir};
 use tierdb_engine::{Damage, Durability, Engine, FlashTier, KeyRange, Value, VerifyReport};
 use tierdb_pmem::Pool;
@@ -87,11 +87,13 @@ pub(crate) fn open<P: Pool, D: Dir>(
 }
 
 fn damage(error: &Error) -> Damage {
-    let place: Option<Location> = match error {
-        Error::Corrupt { place, .. } => Some(place.clone()),
-        _ => None,
-    };
-    Damage { what: error.to_string(), place, keys: None }
+    match error {
+        Error::Corrupt { tier, what, place, key } => {
+            let key = key.as_ref().map(|key| format!(" (key {key})")).unwrap_or_default();
+            Damage { what: format!("{tier} is corrupt: {what}{key}"), place: Some(place.clone()), keys: None }
+        }
+        _ => Damage { what: error.to_string(), place: None, keys: None },
+    }
 }
 
 /// What a repair saved and what it met.

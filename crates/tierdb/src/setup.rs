@@ -128,13 +128,16 @@ impl Prepared {
     fn logged_pool(&self, latch: &FailureLatch, meter: &Meter) -> Result<LoggedPool<Striped<RealDir>>> {
         let tiers =
             if self.tiers.fast.is_empty() { self.tiers.flash.get(..1) } else { Some(&*self.tiers.fast) };
-        let dirs = tiers.unwrap_or_default().iter().map(|tier| tier.dir.clone()).collect();
+        let dirs: Vec<_> = tiers.unwrap_or_default().iter().map(|tier| tier.dir.clone()).collect();
         let emulated = if self.tiers.fast.is_empty() {
             self.config.flash.first().and_then(|flash| flash.emulate.as_deref())
         } else {
             self.config.fast.first().and_then(|fast| fast.emulate.as_deref())
         };
         let options = shape::logged_options(&self.tiers.shape);
+        if !self.tiers.fresh {
+            all_there(&dirs, &options.file_names())?;
+        }
         let emulation = emulated.and_then(Emulation::named);
         let (dir, seed, latch, meter) = (Striped::new(dirs)?, self.seed(), latch.clone(), meter.clone());
         if self.tiers.fresh {
@@ -146,16 +149,14 @@ impl Prepared {
 
     fn mapped_pool(&self) -> Result<MappedPool> {
         let tiers = &self.tiers.fast;
-        let corrupt = |what, path: &Path| {
-            Error::corrupt(TierRole::Fast, what, Location::new(path.display().to_string(), 0))
-        };
         let capacities: Vec<_> = tiers.iter().map(|tier| Some(tier.identity().capacity)).collect();
         let Some(lens) = shape::mapped_parts(&self.tiers.shape, &capacities) else {
-            return Err(corrupt("the tiers' capacities do not fit the pool", self.path()));
+            let place = Location::new(self.path().display().to_string(), 0);
+            return Err(Error::corrupt(TierRole::Fast, "the tiers' capacities do not fit the pool", place));
         };
         let paths: Vec<PathBuf> = tiers.iter().map(|tier| tier.path.join(POOL_NAME)).collect();
-        if let Some(missing) = paths.iter().find(|path| !self.tiers.fresh && !path.exists()) {
-            return Err(corrupt("the file of the pool is missing", missing));
+        if !self.tiers.fresh {
+            all_there(tiers.iter().map(|tier| &tier.dir), &[POOL_NAME])?;
         }
         let files: Vec<(&Path, u64)> = paths.iter().map(PathBuf::as_path).zip(lens).collect();
         let pool = MappedPool::open_all(&files, self.tiers.shape.mode == Mode::Emulated)?;
@@ -269,11 +270,24 @@ impl Prepared {
     pub(crate) fn into_locks(self) -> Vec<Box<dyn DirLock>> {
         self.tiers.locks
     }
+}
 
-    /// The same tiers, to be looked at and not changed.
-    pub(crate) fn into_remains(self) -> Remains<RealDir> {
-        self.tiers.into_remains()
+/// Refuses directories of a pool in which one of the files `names` is missing: nothing gives it back, so trying again helps nobody.
+pub(crate) fn all_there<'a, D: Dir>(
+    dirs: impl IntoIterator<Item = &'a D>,
+    names: &[impl AsRef<str>],
+) -> Result<()> {
+    for dir in dirs {
+        let there = dir.list()?;
+        if let Some(missing) =
+            names.iter().map(AsRef::as_ref).find(|name| !there.iter().any(|one| one == name))
+        {
+            let place = Location::new(format!("{}/{missing}", dir.name()), 0);
+            let what = "a file is missing (`repair` saves what is left without it)";
+            return Err(Error::corrupt(TierRole::Fast, what, place));
+        }
     }
+    Ok(())
 }
 
 /// Tables that a store may keep open: half of the files that this process may have open. The other half is for its other files, and those

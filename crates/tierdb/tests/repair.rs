@@ -461,6 +461,50 @@ fn a_missing_flash_tier_leaves_the_other() {
 }
 
 #[test]
+fn a_missing_file_of_values_leaves_the_other() {
+    for kind in [FastKind::Block, FastKind::Emulated] {
+        let place = Place::new();
+        let config = place.tiered(kind);
+        fill(&config);
+        let lost = place.path("flash-b/values");
+        std::fs::remove_file(&lost).expect("remove");
+        assert!(!tierdb::verify_offline(&config).expect("a report").is_clean());
+        let (report, entries) = place.repaired(&config);
+        let named = |place: &tierdb::Location| *place.file == *lost.display().to_string();
+        assert!(report.damage.iter().any(|damage| damage.place.as_ref().is_some_and(named)), "{report:?}");
+        let saved = right(&report, &entries);
+        assert!((KEYS as usize / 10..KEYS as usize).contains(&saved), "{saved} saved");
+    }
+}
+
+#[test]
+fn a_missing_file_of_the_pool_is_damage_that_names_it_once() {
+    for kind in [FastKind::Block, FastKind::Emulated] {
+        let place = Place::new();
+        let config = place.tiered(kind);
+        fill(&config);
+        let names =
+            if kind == FastKind::Block { &["pool.log", "pool.image", "pool.table"][..] } else { &["pool"] };
+        for name in names {
+            let (file, away) = (place.path("fast").join(name), place.path("away"));
+            std::fs::rename(&file, &away).expect("rename");
+            let file_name = file.display().to_string();
+            let report = tierdb::verify_offline(&config).expect("a report");
+            let [damage] = &report.damage[..] else { panic!("{report:?}") };
+            assert_eq!(damage.place.as_ref().map(|place| &*place.file), Some(&*file_name));
+            assert!(damage.what.contains("repair") && !damage.what.contains(&file_name), "{damage:?}");
+            let refused = Db::open_config(&config).expect_err("a file is missing");
+            assert!(
+                refused.kind() == ErrorKind::Corrupt && refused.to_string().contains(&file_name),
+                "{refused}"
+            );
+            std::fs::rename(&away, &file).expect("rename");
+        }
+        assert!(tierdb::verify_offline(&config).expect("verify").is_clean());
+    }
+}
+
+#[test]
 fn one_copy_of_the_identity_is_enough() {
     let place = Place::new();
     let config = place.one("data");
