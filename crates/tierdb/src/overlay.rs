@@ -12,7 +12,7 @@ use tierdb_base::{Error, Result};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Dir, DirLock, OpenMode};
 
 /// Files that are looked through, each time that so many more are known, for some that are open below for nobody.
-const SOME_FILES: usize = 64;
+const SOME_FILES: usize = 16;
 
 /// Names that were created, renamed or opened, with their file; `None` where the name is gone.
 type Names<F> = BTreeMap<String, Option<Arc<Layers<F>>>>;

@@ -81,7 +81,9 @@ pub(crate) fn open<P: Pool, D: Dir>(
         }
         EngineKind::Slab => {
             let options = tierdb_slab::Options::for_pool(memory, pool_len);
-            Box::new(SlabStore::open(media, tierdb_slab::Options { background, ..options })?)
+            // Of as many files as a store may have open: the one that is made of this one has its own, and so has the overlay.
+            let open_tables = (setup::open_tables() / 4).max(16);
+            Box::new(SlabStore::open(media, tierdb_slab::Options { background, open_tables, ..options })?)
         }
     })
 }

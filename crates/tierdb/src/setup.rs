@@ -292,7 +292,7 @@ pub(crate) fn all_there<'a, D: Dir>(
 
 /// Tables that a store may keep open: half of the files that this process may have open. The other half is for its other files, and those
 /// that are open for a moment.
-fn open_tables() -> u32 {
+pub(crate) fn open_tables() -> u32 {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     (files.unwrap_or(u64::MAX) / 2).clamp(16, 1 << 20) as u32
 }

@@ -504,6 +504,53 @@ fn a_missing_file_of_the_pool_is_damage_that_names_it_once() {
     }
 }
 
+/// Where a child process, if this is one, has its stores.
+const CHILD_DIR: &str = "TIERDB_TEST_FEW_FILES";
+
+/// Does nothing in an ordinary run; as a child that may open few files, checks a store of more tables and repairs it.
+#[test]
+fn a_child_may_open_few_files() {
+    let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
+    let few = rustix::process::Rlimit { current: Some(256), maximum: Some(256) };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, few).expect("limit");
+    let config = of_many_tables(Path::new(&dir));
+    let report = tierdb::verify_offline(&config).expect("verify");
+    assert!(report.is_clean(), "{report:?}");
+    let target = Config::one_directory(Path::new(&dir).join("saved"));
+    let report = tierdb::repair(&config, &target.with_engine(EngineKind::Slab)).expect("repair");
+    assert!(report.damage.is_empty() && report.index_whole, "{report:?}");
+}
+
+fn of_many_tables(dir: &Path) -> Config {
+    let mut slab = tierdb::Slab::default();
+    slab.table_size = Some(ByteSize::kib(16));
+    Config::new()
+        .with_engine(EngineKind::Slab)
+        .with_slab(slab)
+        .with_memory(ByteSize::mib(32))
+        .with_fast(FastTier::new(dir.join("fast"), ByteSize::mib(32)).with_kind(FastKind::Emulated))
+        .with_flash(FlashTier::new(dir.join("flash")).with_capacity(ByteSize::mib(64)))
+}
+
+#[test]
+fn tables_are_no_damage_where_few_files_may_be_open() {
+    let place = Place::new();
+    let db = Db::open_config(&of_many_tables(place.0.path())).expect("create");
+    for n in 0..8000 {
+        db.put_with(key(n), vec![n as u8; 1000], Durability::Grouped).expect("put");
+    }
+    db.engine().flush().expect("flush");
+    db.close().expect("close");
+    let files = std::fs::read_dir(place.path("flash")).expect("list").count();
+    assert!(files > 300, "{files} files");
+    let child = std::process::Command::new(std::env::current_exe().expect("this test"))
+        .args(["a_child_may_open_few_files", "--exact", "--nocapture", "--test-threads", "1"])
+        .env(CHILD_DIR, place.0.path())
+        .output()
+        .expect("spawn");
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
+}
+
 #[test]
 fn one_copy_of_the_identity_is_enough() {
     let place = Place::new();
