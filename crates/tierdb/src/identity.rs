@@ -17,7 +17,9 @@
 //! * `checksum` (XXH3-64) covers bytes 0..4088 and is seeded with the number of the copy. Magic, format,
 //!   flags, generation and checksum keep their places in every format.
 //! * `paths` is UTF-8, one line for each tier (fast, then flash by number): where it last was. Only errors use it.
-//! * An unknown format or flag means the tier must not be opened. Flag 1: the engine is slab, not valuelog.
+//! * An unknown format or flag means the tier must not be opened. Flag 1: the engine is slab, not valuelog. Flag 2, of a tier that
+//!   says *creating*: it is to hold a copy (a checkpoint, or a restored or repaired store), which only another copy replaces. A
+//!   store that is opened there would be an empty one in the place of what somebody expects.
 //!
 //! Invariants
 //! 1. The file appears whole: it is written as `TIER.new`, synced, and renamed.
@@ -46,7 +48,8 @@ const COPY_LEN: usize = BLOCK as usize;
 const FILE_LEN: u64 = COPIES as u64 * BLOCK;
 const MAGIC: [u8; 8] = *b"TDBTIER\0";
 const SLAB: u32 = 1;
-const KNOWN_FLAGS: u32 = SLAB;
+const FILLING: u32 = 2;
+const KNOWN_FLAGS: u32 = SLAB | FILLING;
 /// A pool is in memory, of which no process has so many addresses.
 const POOL_LIMIT: u64 = 1 << 57;
 
@@ -90,6 +93,8 @@ mod at {
 pub(crate) enum State {
     /// Begun; nothing was acknowledged.
     Creating,
+    /// The same, of a store that is to hold a copy.
+    Filling,
     /// Complete.
     Ready,
 }
@@ -181,7 +186,8 @@ impl Identity {
         let mut raw = AlignedBuf::zeroed(COPY_LEN)?;
         raw[at::MAGIC].copy_from_slice(&MAGIC);
         raw[at::FORMAT].copy_from_slice(&FORMAT.to_le_bytes());
-        let flags = if self.shape.engine == EngineKind::Slab { SLAB } else { 0 };
+        let slab = if self.shape.engine == EngineKind::Slab { SLAB } else { 0 };
+        let flags = slab | if self.state == State::Filling { FILLING } else { 0 };
         raw[at::FLAGS].copy_from_slice(&flags.to_le_bytes());
         raw[at::UUID].copy_from_slice(self.uuid.as_bytes());
         raw[at::GENERATION].copy_from_slice(&self.generation.to_le_bytes());
@@ -190,7 +196,7 @@ impl Identity {
         raw[at::POOL_LEN].copy_from_slice(&self.shape.pool_len.to_le_bytes());
         raw[at::LOG_LEN].copy_from_slice(&self.shape.log_len.to_le_bytes());
         raw[at::ROLE] = if self.role == TierRole::Fast { 1 } else { 2 };
-        raw[at::STATE] = if self.state == State::Creating { 1 } else { 2 };
+        raw[at::STATE] = if self.state == State::Ready { 2 } else { 1 };
         raw[at::MODE] = self.shape.mode.number();
         raw[at::NUMBER] = self.number;
         raw[at::FAST_TIERS] = self.fast_tiers;
@@ -259,6 +265,7 @@ fn decode(copy: usize, raw: &[u8]) -> Copy {
             _ => return None,
         };
         let state = match raw[at::STATE] {
+            1 if flags & FILLING != 0 => State::Filling,
             1 => State::Creating,
             2 => State::Ready,
             _ => return None,

@@ -6,9 +6,9 @@
 //!    to be created, make and lock those that are absent, and look again at all: another process may have come first.
 //! 3. If any tier says *ready*, the store is complete: all its tiers must be there, of the right role and
 //!    number, and of one store. If none does, nothing was ever acknowledged in any of them, and the store is
-//!    created: afresh, or again where an earlier creation was interrupted.
+//!    created: afresh, or again where an earlier creation was interrupted. What a copy was to fill is only created for a copy.
 //!
-//! Creation: every directory gets a `TIER` that says *creating*; then the engine creates its files; then every
+//! Creation: every directory gets a `TIER` that says *creating*, and whether a copy is to fill it; then the engine creates its files; then every
 //! `TIER` says *ready*. A crash before the first *ready* leaves a creation to do again, a crash after it one to
 //! finish, which is to mark the rest.
 //!
@@ -31,7 +31,7 @@ pub(crate) enum Intent {
     OpenOrCreate,
     /// Open it; it must be there.
     OpenExisting,
-    /// Create it; it must not be there.
+    /// Create it, to be filled with a copy; it must not be there.
     CreateNew,
 }
 
@@ -85,6 +85,10 @@ pub(crate) fn is_indifferent(name: &str) -> bool {
 /// A file by which the facade finds out whether a directory can be mapped.
 pub(crate) const PROBE_NAME: &str = "probe.tmp";
 
+/// What to do about a directory that a copy was to fill.
+const FILLING: &str = "a restore, repair or checkpoint into it has not ended: if it was interrupted, do it again, or remove the \
+                       directory";
+
 /// What is in a directory.
 enum Content {
     Nothing,
@@ -101,6 +105,10 @@ impl Content {
 
     fn ready(&self) -> Option<&Identity> {
         self.found().map(|found| &found.identity).filter(|identity| identity.state == State::Ready)
+    }
+
+    fn is_filling(&self) -> bool {
+        self.found().is_some_and(|found| found.identity.state == State::Filling)
     }
 }
 
@@ -132,7 +140,7 @@ impl<D: Dir> Tiers<D> {
     /// that one will be created and the directories are there. `own_file` knows the names of the engine's files.
     ///
     /// # Errors
-    /// `NotFound`, `NotAStore`, `ForeignTier`, `TierMissing`, `NewerFormat`, `Corrupt`, `Locked`, `Invalid`
+    /// `NotFound` (also for `OpenOrCreate`, where a copy was to be), `NotAStore`, `ForeignTier`, `TierMissing`, `NewerFormat`, `Corrupt`, `Locked`, `Invalid`
     /// (tiers added, or `CreateNew` where a store is). Nothing was changed then, except that locks were tried
     /// and absent directories may have been made.
     pub(crate) fn open(
@@ -153,6 +161,11 @@ impl<D: Dir> Tiers<D> {
             if check(&places, &contents, intent)? {
                 return Self::adopt(places, contents, locks);
             }
+            for (place, content) in places.iter().zip(&contents) {
+                if content.is_filling() && intent != Intent::CreateNew {
+                    return Err(Error::NotFound { path: place.path.clone(), hint: FILLING });
+                }
+            }
             for place in cut_short(&places, &contents) {
                 leftovers(place, &own_file)?;
             }
@@ -171,7 +184,8 @@ impl<D: Dir> Tiers<D> {
             }
         }
         let shape = shape(&places)?;
-        Self::create(places, shape, now, locks)
+        let state = if intent == Intent::CreateNew { State::Filling } else { State::Creating };
+        Self::create(places, shape, state, now, locks)
     }
 
     /// The tiers of a store that is complete.
@@ -195,7 +209,13 @@ impl<D: Dir> Tiers<D> {
     }
 
     /// Marks all directories as tiers of a store that is being created.
-    fn create(places: Vec<Place<D>>, shape: Shape, now: u64, locks: Vec<Box<dyn DirLock>>) -> Result<Self> {
+    fn create(
+        places: Vec<Place<D>>,
+        shape: Shape,
+        state: State,
+        now: u64,
+        locks: Vec<Box<dyn DirLock>>,
+    ) -> Result<Self> {
         let uuid = Uuid::new_v4();
         let count = |role| places.iter().filter(|place| place.role == role).count() as u8;
         let (fast_tiers, flash_tiers) = (count(TierRole::Fast), count(TierRole::Flash));
@@ -215,7 +235,7 @@ impl<D: Dir> Tiers<D> {
                 capacity: place.capacity,
                 shape,
                 role: place.role,
-                state: State::Creating,
+                state,
                 number: list.len() as u8,
                 fast_tiers,
                 flash_tiers,
@@ -328,7 +348,9 @@ fn check<D>(places: &[Place<D>], contents: &[Content], intent: Intent) -> Result
         return match (intent, what) {
             (Intent::OpenExisting, Some(place)) => Err(Error::NotFound {
                 path: place.path.clone(),
-                hint: if contents.iter().any(|content| content.found().is_some()) {
+                hint: if contents.iter().any(Content::is_filling) {
+                    FILLING
+                } else if contents.iter().any(|content| content.found().is_some()) {
                     "its creation was interrupted before it held anything: create it again"
                 } else {
                     "create it first, or correct the path"

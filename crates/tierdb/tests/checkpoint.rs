@@ -214,6 +214,8 @@ fn a_checkpoint_that_was_changed_is_not_restored() {
     assert_eq!(refused.kind(), ErrorKind::Corrupt);
     assert!(refused.to_string().contains("if it was opened and written to since"), "{refused}");
     assert_eq!(Db::open_existing_config(&target).expect_err("no store").kind(), ErrorKind::NotFound);
+    let refused = Db::open_config(&target).expect_err("somebody expects a copy there");
+    assert!(refused.kind() == ErrorKind::NotFound && refused.to_string().contains("again"), "{refused}");
     // The directories of the failed attempt can be used again.
     db.checkpoint(place.path("good")).expect("checkpoint");
     assert_eq!(tierdb::restore(place.path("good"), &target).expect("restore").entries, 1002);

@@ -389,3 +389,25 @@ fn a_creation_that_was_cut_short_is_not_cleared_of_foreign_files() {
     assert!(matches!(&refused, Error::NotAStore { why, .. } if why.contains("notes.txt")), "{refused}");
     assert_eq!(contents(&world), before);
 }
+
+#[test]
+fn what_a_copy_was_to_fill_does_not_become_an_empty_store() {
+    let world = world();
+    let filled = begin(three(&world), Intent::CreateNew).expect("begin");
+    assert_eq!(error(three(&world)).kind(), ErrorKind::Locked, "while it goes on");
+    drop(filled);
+    let before = contents(&world);
+    for intent in [Intent::OpenOrCreate, Intent::OpenExisting] {
+        let refused = begin(three(&world), intent).err().expect("refused");
+        assert!(
+            matches!(&refused, Error::NotFound { hint, .. } if hint.contains("do it again")),
+            "{refused}"
+        );
+        // Nor by way of one of its tiers.
+        let one = vec![place(&world, TierRole::Flash, "flash-a")];
+        assert_eq!(begin(one, intent).err().expect("refused").kind(), ErrorKind::NotFound);
+    }
+    assert_eq!(contents(&world), before);
+    let uuid = open(three(&world), Intent::CreateNew).expect("again").uuid;
+    assert_eq!(open(three(&world), Intent::OpenOrCreate).expect("open").uuid, uuid);
+}
