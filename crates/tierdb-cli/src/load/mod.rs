@@ -209,7 +209,15 @@ fn write_all(
     let mut batch = WriteBatch::new();
     let prefix = load.prefix.as_bytes();
     let mut seen = 0;
-    while let Some((line, found)) = input.source.next()? {
+    loop {
+        let (line, found) = match input.source.next() {
+            Ok(Some(found)) => found,
+            Ok(None) => break,
+            Err(failure) => {
+                write(engine, &mut batch, durability, tally)?;
+                return Err(failure);
+            }
+        };
         let why = match prefixed(prefix, found) {
             Ok((key, value)) => {
                 if batch.bytes() + key.len() + value.len() > BATCH_BYTES {
@@ -284,6 +292,38 @@ fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+    use tierdb_engine::model::ModelStore;
+
+    /// Some entries, and then an input that cannot be read on.
+    struct Broken(u64);
+
+    impl Source for Broken {
+        fn next(&mut self) -> Result<Option<(u64, Found)>, Failure> {
+            match self.0 {
+                0 => Err(Failure::invalid("line 4: the row is too long")),
+                left => {
+                    self.0 -= 1;
+                    Ok(Some((4 - left, Found::Entry(vec![left as u8], b"value".to_vec()))))
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_comes_before_the_end_of_what_can_be_read_is_loaded() {
+        let words = ["tierdb", "load", "s", "rows.tsv"];
+        let Command::Load(load) = Cli::try_parse_from(words).expect("a command").command else { panic!() };
+        let input =
+            Input { source: Box::new(Broken(3)), name: "rows.tsv".to_owned(), progress: Progress::silent() };
+        let store = ModelStore::default();
+        let engine = store.open().expect("open");
+        let failed = run(&engine, &load, input, &mut Vec::new(), &mut Vec::new());
+        let Err(Failure::Told(exit, why)) = failed else { panic!("it cannot be read") };
+        assert!(exit == Exit::Invalid && why.contains("3 entries loaded before it"), "{why}");
+        assert_eq!(engine.stats().keys, 3);
+    }
 
     #[test]
     fn replaced_entries_are_told_only_where_keys_are_counted() {
