@@ -48,7 +48,8 @@ impl Db {
     ///
     /// # Errors
     /// `NotAStore` if the directory holds other files; `TierMissing` if it is one tier of a store with more;
-    /// `Locked` if it is open; `NewerFormat`; `Corrupt` and `AcknowledgedDataMissing` for damage, after which
+    /// `Locked` if it is open; `NewerFormat`; `NotFound` if a restore, repair or checkpoint into it has not ended; `Unsupported` if it
+    /// cannot be written; `Corrupt` and `AcknowledgedDataMissing` for damage, after which
     /// [`repair`](crate::repair()) salvages what is left.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_config(&directory(path.as_ref())?)
