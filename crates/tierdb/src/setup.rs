@@ -182,6 +182,8 @@ impl Prepared {
                 emulation: configured.and_then(|flash| flash.emulate.as_deref()).and_then(Emulation::named),
             });
         }
+        // What the one directory's device does is counted once, as the flash tier's, where values and log wear the same flash.
+        let fast_meter = if self.tiers.fast.is_empty() { Meter::new() } else { fast_meter };
         let seed = self.seed();
         Ok(Media { pool: Arc::new(pool), fast_meter, flash, seed, latch, mode })
     }

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use tierdb::{
-    ByteSize, Config, Db, Durability, Error, ErrorKind, FastKind, FastTier, FlashTier, Valuelog, WriteBatch,
+    ByteSize, Config, Db, Durability, Error, ErrorKind, FastKind, FastTier, FlashTier, TierRole, Valuelog,
+    WriteBatch,
 };
 
 /// A place for stores on the disk, small enough that creating one takes no time.
@@ -373,6 +374,22 @@ fn settings_of_the_engine_are_accepted_at_their_limits() {
         db.put_with(n.to_be_bytes(), [7; 2000], Durability::Grouped).expect("put");
     }
     assert_eq!(db.iter().expect("iter").count(), 2000);
+}
+
+/// Goal: the sum over the tiers is what the devices did.
+#[test]
+fn what_one_device_does_is_counted_once() {
+    let place = Place::new();
+    let db = Db::open_config(&place.one("data")).expect("create");
+    fill(&db);
+    db.put("last", "durable").expect("put");
+    let stats = db.stats();
+    let causes = |role| -> Vec<_> {
+        let tiers = stats.tiers.iter().filter(|tier| tier.role == role);
+        tiers.flat_map(|tier| &tier.io).map(|(cause, _)| *cause).collect()
+    };
+    assert_eq!(causes(TierRole::Fast), [""; 0]);
+    assert!(causes(TierRole::Flash).contains(&"log"), "{:?}", causes(TierRole::Flash));
 }
 
 /// The directory that a child process holds open, if this process is that child.
