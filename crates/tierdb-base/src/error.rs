@@ -61,7 +61,8 @@ pub enum ErrorKind {
     Refused,
     /// Another process, or this one, has the store open.
     Locked,
-    /// Stored bytes are not what was written. Other keys are unaffected; `verify` names the damage.
+    /// Stored bytes are not what was written. Of a read or write of an open store: other keys are unaffected, and `verify` names the
+    /// damage. Of an open: `repair` saves what is left.
     Corrupt,
     /// A tier is full. Reads and deletes go on; delete or add space, and writes resume by themselves.
     NoSpace,
@@ -168,7 +169,7 @@ pub enum Error {
         what: String,
     },
     /// A tier is full.
-    #[error("no space on {tier} {place}: {used} of {capacity} bytes used; delete data or raise the capacity")]
+    #[error("no space on {tier} {place}: {used} of {capacity} bytes used; {}", more_room(*tier))]
     NoSpace {
         /// Which tier.
         tier: TierRole,
@@ -201,6 +202,17 @@ pub enum Error {
         /// What, and what to do instead.
         what: String,
     },
+}
+
+/// What helps where a tier is full.
+fn more_room(tier: TierRole) -> &'static str {
+    match tier {
+        TierRole::Fast => {
+            "delete keys, or restore a checkpoint into a store that is created with more room for its index and write buffer \
+             (`memory`, or the capacity of a byte-addressable fast tier)"
+        }
+        TierRole::Flash => "delete data or raise the capacity",
+    }
 }
 
 impl Error {

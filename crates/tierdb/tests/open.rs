@@ -392,6 +392,22 @@ fn what_one_device_does_is_counted_once() {
     assert!(causes(TierRole::Flash).contains(&"log"), "{:?}", causes(TierRole::Flash));
 }
 
+/// Goal: what is advised helps. The room for the index cannot be raised by a capacity.
+#[test]
+fn a_full_index_names_what_bounds_it() {
+    let place = Place::new();
+    let config = Config::new()
+        .with_memory(ByteSize::mib(16))
+        .with_flash(FlashTier::new(place.path("data")).with_capacity(ByteSize::mib(64)));
+    let db = Db::open_config(&config).expect("create");
+    let full = (0..u32::MAX).find_map(|n| {
+        db.put_with([n.to_be_bytes().repeat(1000).as_slice(), b"key"].concat(), "", Durability::Grouped).err()
+    });
+    let full = full.expect("an index of a few MiB");
+    assert_eq!(full.kind(), ErrorKind::NoSpace);
+    assert!(full.to_string().contains("`memory`") && full.to_string().contains("checkpoint"), "{full}");
+}
+
 /// The directory that a child process holds open, if this process is that child.
 const CHILD_DIR: &str = "TIERDB_TEST_HOLDS";
 

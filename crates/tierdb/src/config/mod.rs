@@ -67,8 +67,8 @@ pub struct Config {
     /// Everything the store holds in DRAM, caches and indexes included. Default 1 GiB, or a quarter of the
     /// machine's memory if that is less; at least 16 MiB.
     ///
-    /// Where no byte-addressable tier is there, half of it is kept for the index and the write buffer, and
-    /// bounds how many keys fit; that half is *fixed when the store is created*. The rest is the value cache:
+    /// Where no byte-addressable tier is there, half of it is kept for the write buffer and, two thirds of that half, the index, which
+    /// bounds how many keys fit; it is *fixed when the store is created*. The rest is the value cache:
     /// raise it if `Stats::cache` shows many misses. *Takes effect on open.*
     #[serde(default, with = "size::optional", skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,

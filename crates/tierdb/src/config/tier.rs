@@ -42,7 +42,8 @@ pub struct FastTier {
     /// Most bytes the store may use in it. At least 32 MiB; no default. Of several block tiers as much is used as of
     /// the smallest: give them the same.
     ///
-    /// It bounds how many keys fit: a key takes about 32 bytes and its own length here, whatever its value's.
+    /// Of a byte-addressable tier two thirds are for the index (all but 8 GiB, if that is more), and bound how many keys fit: a key takes
+    /// about 40 bytes and its own length there, whatever its value's. On a block tier the index is in DRAM, and `memory` bounds it.
     /// *Fixed when the store is created.*
     #[serde(with = "size")]
     pub capacity: ByteSize,
