@@ -117,7 +117,9 @@ impl TierDb {
             config = config.with_fast(fast);
         }
         let mut valuelog = Valuelog::default();
-        valuelog.write_buffer = setup.knobs.write_buffer.map(ByteSize);
+        if self.engine == EngineKind::Valuelog {
+            valuelog.write_buffer = setup.knobs.write_buffer.map(ByteSize);
+        }
         config.with_valuelog(valuelog)
     }
 }

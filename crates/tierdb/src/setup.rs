@@ -75,6 +75,7 @@ impl Prepared {
                 let room = room.map(|place| Ok(place.capacity.min(available_bytes(&place.path)?)));
                 let room = room.collect::<Result<Vec<_>>>()?;
                 let shape = shape::decide(config, &room, budget, least_pool.unwrap_or(0))?;
+                shape::write_buffer_fits(config, &shape)?;
                 // Before anything is written.
                 memory(config, &shape)?;
                 Ok(shape)

@@ -4,7 +4,9 @@
 //! devices, over which they are striped: the log ring, and the image with room for a second copy of every page, so
 //! that a checkpoint never overwrites the last.
 
-use crate::config::{Config, EngineKind, FastKind, FastTier, drain_latency_ns, exact, unknown_device};
+use crate::config::{
+    Config, EngineKind, FastKind, FastTier, Slab, Valuelog, drain_latency_ns, exact, unknown_device,
+};
 use crate::identity::{Mode, Shape};
 use crate::tiers::PROBE_NAME;
 use std::path::Path;
@@ -214,8 +216,30 @@ pub(crate) fn agree(config: &Config, shape: &Shape, capacities: &[u64]) -> Resul
     Ok(())
 }
 
+/// Refuses a write buffer that leaves no room for an index in a new pool.
+pub(crate) fn write_buffer_fits(config: &Config, shape: &Shape) -> Result<()> {
+    let most = shape.pool_len / 8 * 7;
+    match config.valuelog.write_buffer {
+        Some(buffer) if buffer.bytes() > most => Err(Error::invalid(format!(
+            "valuelog.write_buffer: {buffer} leaves too little for the index: at most {} of the {} that they share",
+            ByteSize(most),
+            ByteSize(shape.pool_len)
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses what `engine` does not know.
 fn agree_with(engine: EngineKind, config: &Config) -> Result<()> {
+    let unknown = match engine {
+        EngineKind::Valuelog => (config.slab != Slab::default()).then_some(("slab", "valuelog")),
+        EngineKind::Slab => (config.valuelog != Valuelog::default()).then_some(("valuelog", "slab")),
+    };
+    if let Some((section, name)) = unknown {
+        return Err(Error::invalid(format!(
+            "[{section}]: the store's engine is {name}, to which these settings mean nothing"
+        )));
+    }
     if engine == EngineKind::Valuelog && config.flash.iter().any(|tier| tier.write_budget.is_some()) {
         return Err(Error::invalid(
             "flash.write_budget: the store's engine is valuelog, which knows no write budget; the slab engine does",

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use tierdb::{
-    ByteSize, Config, Db, Durability, Error, ErrorKind, FastKind, FastTier, FlashTier, TierRole, Valuelog,
-    WriteBatch,
+    ByteSize, Config, Db, Durability, EngineKind, Error, ErrorKind, FastKind, FastTier, FlashTier, Slab,
+    TierRole, Valuelog, WriteBatch,
 };
 
 /// A place for stores on the disk, small enough that creating one takes no time.
@@ -374,6 +374,28 @@ fn settings_of_the_engine_are_accepted_at_their_limits() {
         db.put_with(n.to_be_bytes(), [7; 2000], Durability::Grouped).expect("put");
     }
     assert_eq!(db.iter().expect("iter").count(), 2000);
+}
+
+#[test]
+fn settings_that_do_not_fit_are_named() {
+    let place = Place::new();
+    let mut valuelog = Valuelog::default();
+    valuelog.write_buffer = Some(ByteSize::mib(15));
+    // Half of the memory, but an eighth of the capacity is less.
+    let too_large = refused(&place.one("data").with_valuelog(valuelog.clone())).to_string();
+    assert!(
+        too_large.contains("valuelog.write_buffer: 15 MiB") && too_large.contains("7 MiB of the 8 MiB"),
+        "{too_large}"
+    );
+    let of_slab = place.one("data").with_engine(EngineKind::Slab).with_valuelog(valuelog);
+    assert!(refused(&of_slab).to_string().contains("[valuelog]"));
+    let mut slab = Slab::default();
+    slab.levels = Some(2);
+    let of_valuelog = place.one("data").with_slab(slab);
+    assert!(refused(&of_valuelog).to_string().contains("[slab]"));
+    assert!(!place.path("data/TIER").exists(), "nothing was created");
+    Db::open_config(&place.one("data")).expect("create");
+    assert!(refused(&of_valuelog).to_string().contains("[slab]"), "of a store that is there, too");
 }
 
 /// Goal: the sum over the tiers is what the devices did.

@@ -61,7 +61,7 @@ pub struct Config {
     /// Which engine lays the data out: `valuelog` or `slab`. Default `valuelog`.
     ///
     /// Choose `slab` where the fast tier is a tenth of the data or more and few keys are hot.
-    /// *Fixed when the store is created:* an existing store is opened with its own.
+    /// *Fixed when the store is created:* an existing store is opened with its own, and `slab` for one of `valuelog` is refused.
     #[serde(default)]
     pub engine: EngineKind,
     /// Everything the store holds in DRAM, caches and indexes included. Default 1 GiB, or a quarter of the
@@ -125,7 +125,7 @@ impl Config {
             _ => Error::io("read", path.display().to_string(), 0, e),
         })?;
         let mut config: Config = toml::from_str(&text)
-            .map_err(|e| Error::invalid(format!("{}: {}", path.display(), e.to_string().trim_end())))?;
+            .map_err(|e| Error::invalid(format!("{}: {}", path.display(), in_words(&e))))?;
         let base = path.parent().unwrap_or(Path::new(""));
         for own in
             config.fast.iter_mut().map(|t| &mut t.path).chain(config.flash.iter_mut().map(|t| &mut t.path))
@@ -141,8 +141,7 @@ impl Config {
     /// # Errors
     /// `Invalid`, with line and key.
     pub fn parse(text: &str) -> Result<Self> {
-        let config: Config =
-            toml::from_str(text).map_err(|e| Error::invalid(e.to_string().trim_end().to_owned()))?;
+        let config: Config = toml::from_str(text).map_err(|e| Error::invalid(in_words(&e)))?;
         config.validate()?;
         Ok(config)
     }
@@ -309,6 +308,15 @@ impl Config {
         let fast = self.fast.iter().map(|t| (TierRole::Fast, t.path.as_path(), Some(t.capacity)));
         fast.chain(self.flash.iter().map(|t| (TierRole::Flash, t.path.as_path(), t.capacity)))
     }
+}
+
+/// What is wrong with a text, where, and what was probably meant.
+fn in_words(error: &toml::de::Error) -> String {
+    let what = error.to_string().trim_end().to_owned();
+    if what.contains("expected a sequence") {
+        return format!("{what}\n(there may be several tiers of a kind: write [[fast]] and [[flash]])");
+    }
+    what
 }
 
 /// 1 GiB, or a quarter of the machine's memory if that is less.

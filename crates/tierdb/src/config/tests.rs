@@ -186,3 +186,9 @@ fn relative_paths_are_relative_to_the_file() {
     std::fs::create_dir(&named_so).expect("directory");
     assert_eq!(Config::at(&named_so).expect("a directory"), Config::one_directory(&named_so));
 }
+
+#[test]
+fn a_tier_with_one_bracket_is_told_of_the_second() {
+    let said = refused("[flash]\npath = \"a\"");
+    assert!(said.contains("[[flash]]") && said.contains("line 1"), "{said}");
+}

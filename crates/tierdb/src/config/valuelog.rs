@@ -10,7 +10,8 @@ use tierdb_base::{ByteSize, Error, Result};
 #[non_exhaustive]
 pub struct Valuelog {
     /// Bytes of the write buffer, where values stay until they go to flash. Default a third of the pool (the
-    /// fast tier, or the half of memory that stands for it), at most 8 GiB; at least 1 MiB.
+    /// fast tier, or the half of memory that stands for it), at most 8 GiB; 1 MiB to seven eighths
+    /// of the pool.
     ///
     /// Raise it where the same keys are written again and again, or written in bursts; lower it where more keys
     /// must fit. *Fixed when the store is created.*
