@@ -64,7 +64,7 @@ pub fn delete(engine: &dyn Engine, delete: &Delete, out: &mut dyn Write) -> Resu
     let range = if delete.all { KeyRange::all() } else { delete.range.range(notation)? };
     if range == KeyRange::prefix(b"") && !delete.all {
         // What `--prefix "$UNSET"` comes to in a script.
-        return Err(Failure::invalid("an empty prefix is every key: say --all if that is meant"));
+        return Err(Failure::invalid("an empty prefix or start is every key: say --all if that is meant"));
     }
     let count = engine.delete_range(&range, Durability::Durable)?;
     writeln!(out, "deleted {}", counted(count, "key", "keys"))?;

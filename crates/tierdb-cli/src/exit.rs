@@ -17,7 +17,7 @@ pub enum Exit {
     Usage = 2,
     /// A key, value, input file or configuration is not valid.
     Invalid = 3,
-    /// There is no store there, or it must not be opened.
+    /// There is no store there, or no file to read, or it must not be opened.
     Refused = 4,
     /// The store is open elsewhere.
     Locked = 5,
@@ -38,7 +38,7 @@ impl Exit {
         (Exit::Invalid, "invalid input: a key, value, input line or configuration"),
         (
             Exit::Refused,
-            "no such store, or refused: another file, another store's tier, a newer format, an unsupported mode",
+            "no such store or input file, or refused: another file, another store's tier, a newer format, an unsupported mode",
         ),
         (Exit::Locked, "locked: the store is open elsewhere"),
         (
@@ -78,7 +78,8 @@ impl Failure {
 
     /// A failed read of an input file or of standard input.
     pub fn read(from: &Path, cause: &io::Error) -> Self {
-        Failure::Told(Exit::Io, format!("cannot read {}: {cause}", from.display()))
+        let exit = if cause.kind() == io::ErrorKind::NotFound { Exit::Refused } else { Exit::Io };
+        Failure::Told(exit, format!("cannot read {}: {cause}", from.display()))
     }
 
     /// The exit code.
@@ -138,6 +139,8 @@ mod tests {
     #[test]
     fn each_kind_of_error_has_its_code_and_a_closed_pipe_is_no_failure() {
         assert_eq!(Failure::from(Error::invalid("x")).exit(), Exit::Invalid);
+        let misspelt = io::Error::from(io::ErrorKind::NotFound);
+        assert_eq!(Failure::read(Path::new("x"), &misspelt).exit(), Exit::Refused);
         assert_eq!(Failure::from(Error::Poisoned { cause: "x".into() }).exit(), Exit::Io);
         assert_eq!(Failure::from(Error::Unsupported { what: "x".into() }).exit(), Exit::Refused);
         assert_eq!(Failure::from(io::Error::from(io::ErrorKind::BrokenPipe)).exit(), Exit::Ok);

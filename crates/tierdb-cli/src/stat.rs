@@ -30,7 +30,7 @@ impl List {
     }
 
     fn row(&mut self, name: &str, what: &str) {
-        let _ = writeln!(self.0, "  {:<26}{what}", name.replace('_', " "));
+        let _ = writeln!(self.0, "  {:<25} {what}", name.replace('_', " "));
     }
 
     fn size_row(&mut self, name: &str, bytes: u64) {
@@ -265,6 +265,8 @@ mod tests {
         ] {
             assert!(text.contains(row), "{row:?} is not in\n{text}");
         }
+        let long = Stats { operations: vec![("a name of more than its column", 1)], ..stats() };
+        assert!(table(&long).contains("  a name of more than its column 1\n"));
         assert!(!table(&Stats { counters: vec![("never", 0)], ..stats() }).contains("never"));
         assert!(text.contains("  keys                      1,234\n"), "{text}");
         let estimated = table(&Stats { keys_estimated: true, ..stats() });
