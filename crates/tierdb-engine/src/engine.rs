@@ -15,7 +15,7 @@ pub enum Durability {
     /// Power loss. The write, and everything any reader has seen, is in every state after a crash.
     #[default]
     Durable,
-    /// Power loss after the next [`Engine::sync`], the next durable write, or at most 5 ms. After a crash
+    /// Power loss after the next [`Engine::sync`], the next durable write, or about 5 ms. After a crash
     /// the store holds a prefix of the writes, never one with a hole.
     Grouped,
 }

@@ -73,7 +73,7 @@ pub struct Config {
     #[serde(default, with = "size::optional", skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
     /// What a write survives when its call returns, where the call does not say: `durable` (power loss) or
-    /// `grouped` (power loss after at most 5 ms, or the next `sync`). Default `durable`.
+    /// `grouped` (power loss after about 5 ms, or the next `sync`). Default `durable`.
     ///
     /// Choose `grouped` where losing the last milliseconds of writes is acceptable. *Takes effect on open.*
     #[serde(default, with = "durability")]

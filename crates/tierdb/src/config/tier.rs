@@ -105,7 +105,7 @@ pub struct FlashTier {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emulate: Option<String>,
     /// Most that is written to it in a day: drive writes of its `capacity` (`"0.3 DWPD"`), or a size (`"200 GiB/day"`).
-    /// Default none: any. For the slab engine; counted are its tables, from open on, and an hour's worth may be written ahead.
+    /// Default none: any. For the slab engine; counted are its tables, on through closing and opening, and an hour's worth may be written ahead.
     ///
     /// When it is spent, nothing is moved to flash until more of it has come in: the fast tier fills up, then writers
     /// are slowed down by up to 10 ms a write, and only a writer that finds no room at all makes it be exceeded.
