@@ -172,7 +172,7 @@ fn a_value_comes_from_a_file_where_one_is_named() {
     models.run(&["put", "s", "k", "--file", name]).ok();
     assert_eq!(models.run(&["get", "s", "k"]).ok(), b"\x00from a file\n");
     let missing = models.run(&["put", "s", "k", "--file", "/nonexistent/file"]);
-    assert_eq!(missing.exit, Exit::Io);
+    assert_eq!(missing.exit, Exit::Refused);
     assert!(missing.err.contains("/nonexistent/file"), "{}", missing.err);
 }
 
@@ -194,7 +194,7 @@ fn each_failure_has_its_code_and_a_message() {
     assert_eq!(models.run(&["put", "s", &"k".repeat(4097), "v"]).exit, Exit::Invalid);
     assert_eq!(models.run(&["put", "s", "--hex", "0", "00"]).exit, Exit::Invalid);
     assert_eq!(models.run(&["get", "s", "--escaped", "\\"]).exit, Exit::Invalid);
-    assert_eq!(models.run(&["load", "s", "/nonexistent.tsv"]).exit, Exit::Io);
+    assert_eq!(models.run(&["load", "s", "/nonexistent.tsv"]).exit, Exit::Refused);
     assert_eq!(models.run(&["load", "s", "/"]).exit, Exit::Usage);
 }
 
