@@ -208,8 +208,8 @@ pub enum Error {
 fn more_room(tier: TierRole) -> &'static str {
     match tier {
         TierRole::Fast => {
-            "delete keys, or restore a checkpoint into a store that is created with more room for its index and write buffer \
-             (`memory`, or the capacity of a byte-addressable fast tier)"
+            "delete keys, make room in its file system if that is full, or restore a checkpoint into a store that is created with \
+             more room for its index and write buffer (more `memory`, or a larger fast tier where that is the limit)"
         }
         TierRole::Flash => "delete data or raise the capacity",
     }

@@ -11,7 +11,7 @@ use crate::migrate::{Fate, Plan, Victims};
 use crate::partition::{Bounds, Partition, State, bounds};
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
-use tierdb_base::Seqno;
+use tierdb_base::{Error, Seqno};
 use tierdb_device::{Cause, Dir};
 use tierdb_pmem::Pool;
 
@@ -59,7 +59,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let whole = match table.table(Cause::Migration) {
             Ok(whole) => whole,
             Err(error) => {
-                self.leave_out(table, &error);
+                // That there are too many open files, say, is not the table's fault.
+                self.leave_out(table, &error, matches!(error, Error::Io { op: "read", .. }));
                 return 0.0;
             }
         };

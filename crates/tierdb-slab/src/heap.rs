@@ -6,6 +6,9 @@ use std::sync::Arc;
 use tierdb_base::{Error, Result, Seqno, TierRole};
 use tierdb_pmem::{Pool, Stage};
 
+/// Most seqnos that are tried for a damaged record: those of the first 2^36 writes.
+const MOST_SEQNOS: usize = 1 << 16;
+
 /// The slots of one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slots {
@@ -126,15 +129,12 @@ impl<P: Pool> Heap<P> {
     }
 
     /// The seqno, not above `last`, of the record at byte `at`, whose head is damaged but for its key, and whose word has this mark: the
-    /// one that its value was written with. Where no seqno tells that, since more is damaged, the one that the head gives, of which the
-    /// word confirms the lower bits.
+    /// one that its value was written with. `None` where no seqno tells that: more is damaged, the value is kept in parts, or there have been
+    /// more writes than can be tried. What the head gives alone is not to be believed: a single wrong bit would bring an older version back.
     pub fn seqno_of(&self, at: u64, mark: Mark, last: Seqno) -> Option<Seqno> {
         let mut slot = vec![0; self.slabs.slot_bytes(at)? as usize];
-        let of_value = match self.pool.read(at, &mut slot) {
-            Ok(()) => mark.seqnos(last).find(|seqno| record::is_from(self.seed, *seqno, &slot)),
-            Err(_) => None,
-        };
-        of_value.or(self.name_of(at).map(|(_, seqno)| seqno).filter(|seqno| *seqno <= last))
+        self.pool.read(at, &mut slot).ok()?;
+        mark.seqnos(last).take(MOST_SEQNOS).find(|seqno| record::is_from(self.seed, *seqno, &slot))
     }
 
     /// The record at byte `at`, with its value.

@@ -212,9 +212,9 @@ impl<D: Dir> LiveTable<D> {
         self.damaged.load(Ordering::Acquire) || self.unreadable.load(Ordering::Acquire)
     }
 
-    /// The device did not read it.
-    pub fn mark_unreadable(&self) {
-        self.suspect.store(true, Ordering::Release);
+    /// The device did not read it. If it is `suspect`, it is not trusted any more.
+    pub fn mark_unreadable(&self, suspect: bool) {
+        self.suspect.fetch_or(suspect, Ordering::AcqRel);
         self.unreadable.store(true, Ordering::Release);
     }
 

@@ -575,8 +575,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 let whole: Vec<bool> =
                     plan.tables.iter().map(|table| several && is_whole(table).unwrap_or(false)).collect();
                 let all = whole.iter().all(|whole| *whole);
-                for (table, _) in plan.tables.iter().zip(whole).filter(|(_, whole)| all || !whole) {
-                    self.leave_out(table, error);
+                for (table, whole) in plan.tables.iter().zip(whole).filter(|(_, whole)| all || !whole) {
+                    // What was read at the second try is not to be trusted less from now on.
+                    self.leave_out(table, error, !whole);
                 }
                 Ok(Migrated::default())
             }
@@ -585,12 +586,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// Leaves `table`, which could not be read, out of migrations: for good if it is damaged, else until nothing else is left, and then
-    /// `error` is the reason why there is no room.
-    pub fn leave_out(&self, table: &LiveTable<D>, error: &Error) {
+    /// `error` is the reason why there is no room. One that is `suspect` replaces no copy from now on.
+    pub fn leave_out(&self, table: &LiveTable<D>, error: &Error, suspect: bool) {
         if error.kind() == ErrorKind::Corrupt {
             table.damaged.store(true, Ordering::Release);
         } else {
-            table.mark_unreadable();
+            table.mark_unreadable(suspect);
             *self.work.unreadable.lock() = Some(error.clone());
         }
     }

@@ -174,7 +174,8 @@ mod tests {
     #[test]
     fn what_is_known_to_be_on_both_tiers_is_counted_once() {
         // Without an object cache, which would answer.
-        let store = Store::new(POOL, Options { memory: 1 << 10, ..rig::options(POOL) });
+        let options = Options { memory: 1 << 10, pinned_pct: Some(100), ..rig::options(POOL) };
+        let store = Store::new(POOL, options);
         let keys = || (store.engine.stats().keys, store.engine.stats().keys_estimated);
         (0..20).for_each(|number| store.put(&[b'k', number], 700));
         store.engine.delete(&[b'k', 0], Durability::Durable).expect("room");

@@ -642,7 +642,7 @@ mod tests {
         let store = with_removed_range(rig::options(POOL));
         let core = store.core();
         let tables = store.part().read().tables.clone();
-        tables.tables().for_each(|table| table.mark_unreadable());
+        tables.tables().for_each(|table| table.mark_unreadable(true));
         *core.work.unreadable.lock() = Some(Error::invalid("the device did not read them"));
         store.engine.compact().expect("room");
         let tables = store.part().read().tables.clone();
@@ -719,7 +719,8 @@ mod tests {
     #[test]
     fn a_table_that_was_not_read_replaces_no_copy() {
         // Without an object cache, which would answer.
-        let store = Store::new(POOL, Options { memory: 1 << 10, ..rig::options(POOL) });
+        let options = Options { memory: 1 << 10, pinned_pct: Some(100), ..rig::options(POOL) };
+        let store = Store::new(POOL, options);
         (0..20).for_each(|number| store.put(&[b'k', number], 700));
         store.engine.flush().expect("room");
         let popular = [b'k', 3];
@@ -738,6 +739,28 @@ mod tests {
         assert_eq!(core.drop_copies(Copies::All), 0);
         store.engine.flush().expect("the rest has room");
         assert!(is_there());
+    }
+
+    #[test]
+    fn tables_that_are_read_at_the_second_try_replace_copies() {
+        let options =
+            Options { memory: 1 << 10, table_bytes: 16 << 10, pinned_pct: Some(100), ..rig::options(POOL) };
+        let store = Store::new(POOL, options);
+        (0..60).for_each(|number| store.put(&[b'k', number], 700));
+        store.engine.flush().expect("room");
+        let popular = [b'k', 3];
+        assert!((0..20).all(|_| store.engine.get(&popular).is_ok_and(|value| value.is_some())));
+        let (core, part) = (store.core(), store.part());
+        let levels = part.read().tables.clone();
+        let tables: Vec<_> = levels.tables().cloned().collect();
+        assert_eq!((tables.len() > 1, part.read().copies), (true, 1));
+        store.put(&[b'k', 4], 700);
+        store.world.inject(FaultPlan::nth(1, FaultKind::Eio).on(Ops::READ).in_dir("flash0"));
+        let plan = Plan { range: KeyRange::all(), into: FIRST, tables: tables.clone() };
+        core.migrate_or_mark(&part, &plan, Victims::All, false).expect("they are left out");
+        assert!(store.world.heal().hit == 1 && tables.iter().all(|table| table.is_damaged()));
+        assert!(core.forget_unreadable());
+        assert_eq!(core.drop_copies(Copies::All), 1);
     }
 
     /// That there is no room has a reason, and that is what the writer is told.

@@ -26,7 +26,7 @@ const VICTIMS_FOR_A_GAIN: u32 = 16;
 /// Records side by side that are not worth moving to where their neighbours in key order are.
 pub const LONG_RUN: usize = 8;
 /// Longest time that a write waits for emptied chunks to become free before it is refused.
-const READERS_GONE: Duration = Duration::from_secs(2);
+const READERS_GONE: Duration = Duration::from_secs(10);
 
 /// How much reclamation is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

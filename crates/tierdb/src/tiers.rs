@@ -281,12 +281,12 @@ impl<D: Dir> Tiers<D> {
         }
     }
 
-    /// Declares that nobody relies on the store, after which its directories count as those of a creation that
+    /// Declares that nobody relies on the store, after which its directories count as those of a copy that
     /// was cut short.
     pub(crate) fn abandon(&mut self) -> Result<()> {
         for tier in self.fast.iter_mut().chain(&mut self.flash) {
             let found = identity::read(&tier.dir, tier.identity.role)?;
-            let creating = Identity { state: State::Creating, ..tier.identity.clone() };
+            let creating = Identity { state: State::Filling, ..tier.identity.clone() };
             tier.identity = identity::update(&tier.dir, &found, &creating)?;
         }
         Ok(())

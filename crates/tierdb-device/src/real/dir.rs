@@ -239,7 +239,11 @@ fn present_file(dir: &OwnedFd, flags: OFlags) -> Result<Option<OwnedFd>, Errno> 
     for entry in rustix::fs::Dir::read_from(dir)? {
         let entry = entry?;
         if entry.file_type() == FileType::RegularFile {
-            return openat(dir, entry.file_name(), flags, Mode::empty()).map(Some);
+            match openat(dir, entry.file_name(), flags, Mode::empty()) {
+                // Another process has just removed it.
+                Err(Errno::NOENT) => {}
+                opened => return opened.map(Some),
+            }
         }
     }
     Ok(None)

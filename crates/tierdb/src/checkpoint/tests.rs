@@ -117,6 +117,7 @@ fn a_checkpoint_that_another_has_finished_meanwhile_is_not_given_up() {
         give_up(&Config::one_directory(&partial), &copy).expect("nobody relies on it");
     }
     assert_eq!(Db::open_existing(&partial).expect_err("given up").kind(), ErrorKind::NotFound);
+    assert_eq!(Db::open(&partial).expect_err("no empty store").kind(), ErrorKind::NotFound);
     std::fs::remove_dir_all(&partial).expect("remove");
     give_up(&Config::one_directory(&partial), &copy).expect("nothing is there");
     assert!(!partial.exists());
