@@ -2,6 +2,7 @@
 
 use super::tests::{ENGINE_FILE, open, three, world};
 use super::*;
+use tierdb_base::ErrorKind;
 use tierdb_base::mutant::{self, Site};
 use tierdb_device::{AlignedBuf, BlockFile, OpenMode};
 use tierdb_sim::crashtest::{CrashFailure, CrashRun, Options, Oracle, explore};
@@ -55,12 +56,20 @@ fn run(world: &World, told: &Oracle<Told>) {
     script(world, told).expect("no faults are injected");
 }
 
+/// Opens or creates the store. What was abandoned is left to another copy, which is what comes then.
+fn open_or_fill(world: &World) -> Result<Tiers<SimDir>> {
+    match open(three(world), Intent::OpenOrCreate) {
+        Err(error) if error.kind() == ErrorKind::NotFound => open(three(world), Intent::CreateNew),
+        opened => opened,
+    }
+}
+
 fn recover(world: &World) -> Result<(), String> {
-    open(three(world), Intent::OpenOrCreate).map(drop).map_err(|e| e.to_string())
+    open_or_fill(world).map(drop).map_err(|e| e.to_string())
 }
 
 fn check(told: &Told, world: &World) -> Result<(), String> {
-    let tiers = open(three(world), Intent::OpenOrCreate).map_err(|e| format!("{told:?}: {e}"))?;
+    let tiers = open_or_fill(world).map_err(|e| format!("{told:?}: {e}"))?;
     let found = written(&tiers).map_err(|e| e.to_string())?;
     if !told.abandoned {
         if told.store.is_some_and(|store| store != tiers.uuid) {
