@@ -90,6 +90,19 @@ pub trait BlockFile: Send + Sync + 'static {
     fn sync(&self) -> Result<()>;
 }
 
+/// Fills `buf` with what there is from byte `at` on, where a read of all of it has failed: block by block, with zeros where `read`
+/// fails too. Returns how many blocks these are.
+pub fn read_blocks(at: u64, buf: &mut [u8], mut read: impl FnMut(u64, &mut [u8]) -> Result<()>) -> u64 {
+    let mut unreadable = 0;
+    for (block, at) in buf.chunks_mut(BLOCK as usize).zip((at..).step_by(BLOCK as usize)) {
+        if read(at, block).is_err() {
+            block.fill(0);
+            unreadable += 1;
+        }
+    }
+    unreadable
+}
+
 /// Held while a store has a directory open; dropped to release it.
 pub trait DirLock: Send + Sync {}
 

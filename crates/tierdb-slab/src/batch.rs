@@ -14,7 +14,6 @@
 //! | tables rewritten | as above |
 //! | its word freed | nothing older is left in its range |
 
-use crate::commit::REDO_BYTES;
 use crate::core::{Core, hash_of};
 use crate::heap::{NewRecord, Written};
 use crate::key::Key;
@@ -154,9 +153,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
             }
             let count = changes.len() + missing;
-            if count > 1 {
-                need.add(0, REDO_BYTES * count, Purpose::Upkeep, heap.slabs.largest());
-            }
+            need.add_redo(count, heap.slabs.largest());
             return Ok(Tried::NoRoom(need));
         };
         heap.install(stage, redo, &changes, &self.commits);
@@ -206,12 +203,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let mut stage = Stage::new(&*heap.pool);
             states.iter().for_each(|state| state.stage_retired(heap, &mut stage));
             let record = NewRecord { kind: Kind::RangeTombstone, seqno, key: &[], value: bytes };
-            let written = heap.write(&mut stage, &record, Purpose::Removal);
-            let Some(written) = written else {
+            let no_room = |changes: usize| {
                 let mut need = Need::default();
                 need.add(0, bytes.len(), Purpose::Removal, heap.slabs.largest());
-                return Ok(Tried::NoRoom(need));
+                need.add_redo(changes, heap.slabs.largest());
+                Ok(Tried::NoRoom(need))
             };
+            let written = heap.write(&mut stage, &record, Purpose::Removal);
+            let Some(written) = written else { return no_room(1) };
             let mut changes = vec![written.commit];
             if let Some(bounds) = bounds(range).filter(|_| self.doubtful) {
                 for state in &states {
@@ -221,10 +220,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
             let Some(redo) = heap.stage_redo(&mut stage, &changes) else {
                 heap.give(&written.slots);
-                let mut need = Need::default();
-                need.add(0, bytes.len(), Purpose::Removal, heap.slabs.largest());
-                need.add(0, REDO_BYTES * changes.len(), Purpose::Upkeep, heap.slabs.largest());
-                return Ok(Tried::NoRoom(need));
+                return no_room(changes.len());
             };
             heap.install(stage, redo, &changes, &self.commits);
             states.iter_mut().for_each(|state| state.release_retired(heap));

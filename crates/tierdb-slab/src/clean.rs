@@ -24,6 +24,15 @@ fn holding_removed<'l, D: Dir>(
     tables.filter(|(.., table)| table.may_hold_removed(&range.range, range.seqno))
 }
 
+/// The tables of `state` that may hold what was removed up to `oldest`; one of several ranges several times.
+fn touched<D: Dir>(
+    state: &State<D>,
+    oldest: Seqno,
+) -> impl Iterator<Item = (Level, usize, &Arc<LiveTable<D>>)> {
+    let due = state.ranges.iter().filter(move |range| range.seqno <= oldest);
+    due.flat_map(|range| holding_removed(&state.tables, range))
+}
+
 /// How far a cleaning came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cleaned {
@@ -73,22 +82,16 @@ impl<P: Pool, D: Dir> Core<P, D> {
         wanted: &mut Vec<Arc<RangeTombstone>>,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<Cleaned> {
-        let touched = |state: &State<D>| -> Vec<(Level, usize, Arc<LiveTable<D>>)> {
-            let due = state.ranges.iter().filter(|range| range.seqno <= oldest);
-            let touched = due.flat_map(|range| holding_removed(&state.tables, range));
-            touched.map(|(level, number, table)| (level, number, table.clone())).collect()
-        };
-        for (.., table) in touched(&part.read()) {
-            table.unreadable.store(false, Ordering::Release);
-        }
+        touched(&part.read(), oldest)
+            .for_each(|(.., table)| table.unreadable.store(false, Ordering::Release));
         let _migration = loop {
             // Between two tables others may migrate.
             let migration = part.migration.lock();
             let plan = {
                 let state = part.read();
-                let found = touched(&state).into_iter().filter(|(.., table)| !table.is_damaged());
+                let left = || touched(&state, oldest).filter(|(.., table)| !table.is_damaged());
                 // What was not read before comes last: others need not wait for it.
-                let found = found.min_by_key(|(.., table)| !table.is_trusted());
+                let found = left().find(|(.., table)| table.is_trusted()).or_else(|| left().next());
                 found.map(|(level, number, _)| Plan::of_table(&state.tables, level, number))
             };
             let Some(plan) = plan else { break migration };
@@ -104,7 +107,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let _drained = stage.drain();
         state.release_retired(&self.heap);
         wanted.extend(state.ranges.iter().cloned());
-        let left_out = touched(state).iter().any(|(.., table)| table.unreadable.load(Ordering::Acquire));
+        let left_out = touched(state, oldest).any(|(.., table)| table.unreadable.load(Ordering::Acquire));
         let tables = &state.tables;
         state.ranges.retain(|range| range.seqno > oldest || holding_removed(tables, range).next().is_some());
         Ok(if left_out { Cleaned::Readable } else { Cleaned::All })

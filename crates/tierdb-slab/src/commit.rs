@@ -60,7 +60,7 @@ impl CommitSlots {
 impl<P: Pool> Heap<P> {
     /// What has to be published with the word of the version that replaces `entry`, if that is doubtful: its slot is free.
     pub fn free_if_doubtful(&self, entry: Entry) -> Option<Change> {
-        let word_at = self.slabs.word_at(entry.at()).ok().filter(|_| entry.is_doubtful())?;
+        let word_at = entry.is_doubtful().then(|| self.slabs.word_at(entry.at()).ok())??;
         Some((word_at, self.slabs.free_word(word_at)))
     }
 

@@ -543,6 +543,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.pinned.pct()
     }
 
+    /// The share of the tracked keys of which the fast tier has copies, in percent.
+    pub fn copied_pct(&self) -> u8 {
+        self.copied.pct(self.pinned_pct())
+    }
+
     /// That the fast tier is full.
     pub fn fast_full(&self) -> Error {
         let slabs = &self.heap.slabs;

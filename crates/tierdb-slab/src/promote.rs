@@ -109,7 +109,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let wanted = self.options.promotion == When::OnRead
             && value.len() <= LONGEST
             && self.heap.slabs.free_bytes() > room
-            && self.tracker.threshold(self.copied.pct(self.pinned_pct())).pins(popularity);
+            && self.tracker.threshold(self.copied_pct()).pins(popularity);
         if !wanted {
             return;
         }
@@ -181,7 +181,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
         }
         hand.key = last.cloned();
-        let threshold = self.tracker.threshold(self.copied.pct(self.pinned_pct()));
+        let threshold = self.tracker.threshold(self.copied_pct());
         let least = match which {
             Copies::LeastPopular => {
                 passed.sort_by_key(|(popularity, ..)| *popularity);

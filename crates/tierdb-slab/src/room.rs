@@ -1,5 +1,6 @@
 //! What a write needs of the fast tier, and whether that is there.
 
+use crate::commit::REDO_BYTES;
 use crate::record::{self, HEADER};
 use crate::slabs::{Class, Purpose, UNIT};
 
@@ -20,6 +21,13 @@ impl Need {
         self.slot(shape.head_len as u64, purpose);
         for part in 0..shape.parts {
             self.slot(shape.part_len.min(value_len - part * shape.part_len) as u64, purpose);
+        }
+    }
+
+    /// The slots of the redo record of so many changes, of which one alone needs none.
+    pub fn add_redo(&mut self, changes: usize, largest: u64) {
+        if changes > 1 {
+            self.add(0, REDO_BYTES * changes, Purpose::Upkeep, largest);
         }
     }
 

@@ -124,7 +124,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("tracked_on_flash", self.tracker.on_flash()),
                 ("tracker_capacity", self.tracker.capacity()),
                 ("pinned_pct", u64::from(self.pinned.pct())),
-                ("copied_pct", u64::from(self.copied.pct(self.pinned.pct()))),
+                ("copied_pct", u64::from(self.copied_pct())),
                 ("partitions", partitions),
                 ("stalls", c.stalls.get()),
                 ("migrations", c.migrations.get()),

@@ -136,20 +136,19 @@ impl<P: Pool, D: Dir> Core<P, D> {
             None => (Kind::Tombstone, Purpose::Removal),
         };
         let record = NewRecord { kind, seqno, key, value: value.unwrap_or_default() };
-        let Some(written) = heap.write(&mut stage, &record, purpose) else {
+        let no_room = |changes: usize| {
             let mut need = Need::default();
             need.add(key.len(), record.value.len(), purpose, heap.slabs.largest());
-            return Ok(Tried::NoRoom(need));
+            need.add_redo(changes, heap.slabs.largest());
+            Ok(Tried::NoRoom(need))
         };
+        let Some(written) = heap.write(&mut stage, &record, purpose) else { return no_room(1) };
         let freed = before.and_then(|entry| heap.free_if_doubtful(entry));
         let changes = [written.commit, freed.unwrap_or_default()];
         let changes = &changes[..1 + usize::from(freed.is_some())];
         let Some(redo) = heap.stage_redo(&mut stage, changes) else {
             heap.give(&written.slots);
-            let mut need = Need::default();
-            need.add(key.len(), record.value.len(), purpose, heap.slabs.largest());
-            need.add(0, REDO_BYTES * changes.len(), Purpose::Upkeep, heap.slabs.largest());
-            return Ok(Tried::NoRoom(need));
+            return no_room(changes.len());
         };
         heap.install(stage, redo, changes, &self.commits);
         state.release_retired(heap);

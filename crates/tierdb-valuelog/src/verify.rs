@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use tierdb_base::{Result, Seqno};
-use tierdb_device::{BLOCK, Cause, Dir};
+use tierdb_device::{Cause, Dir, read_blocks};
 use tierdb_engine::{Damage, KeyRange, Media, VerifyReport};
 use tierdb_pmem::Pool;
 
@@ -189,13 +189,7 @@ pub fn salvage<P: Pool, D: Dir>(
     while at < buffer.end {
         let len = (buffer.end - at).min(window.len() as u64) as usize;
         if pool.read(at, &mut window[..len]).is_err() {
-            for (block, from) in window[..len].chunks_mut(BLOCK as usize).zip((at..).step_by(BLOCK as usize))
-            {
-                if pool.read(from, block).is_err() {
-                    block.fill(0);
-                    report.unreadable += 1;
-                }
-            }
+            report.unreadable += read_blocks(at, &mut window[..len], |at, block| pool.read(at, block));
         }
         let step = search(&window[..len], seed, |offset, header, record| {
             give(&storage, seed, &pointed, Place::Ring(at + offset), header, record, &mut report, found)

@@ -10,7 +10,7 @@ use crate::shape;
 use crate::tiers::{Remain, Remains};
 use std::sync::Arc;
 use tierdb_base::{ByteSize, Error, FailureLatch, Location, Result, TierRole};
-use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Dir, Meter, OpenMode, Striped};
+use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Dir, Meter, OpenMode, Striped, read_blocks};
 use tierdb_engine::Damage;
 use tierdb_log::{LoggedOptions, LoggedPool};
 use tierdb_pmem::{MappedPool, Pool};
@@ -176,7 +176,10 @@ fn copy_part<D: Dir>(
         let mut piece = AlignedBuf::zeroed(PIECE.min(have - at) as usize)?;
         match file.read(at, &mut piece) {
             Err(error) if salvage => {
-                let blocks = read_blocks(&file, at, &mut piece)?;
+                let mut read = AlignedBuf::zeroed(BLOCK as usize)?;
+                let blocks = read_blocks(at, &mut piece, |at, block| {
+                    file.read(at, &mut read).map(|()| block.copy_from_slice(&read))
+                });
                 let what =
                     format!("{blocks} of {} blocks cannot be read: {error}", piece.len() as u64 / BLOCK);
                 damage.push(damaged(what, Some(Location::new(file.name(), at))));
@@ -198,23 +201,6 @@ fn copy_part<D: Dir>(
         ));
     }
     Ok(())
-}
-
-/// Reads `piece`, which is at byte `at` of `file`, block by block. What cannot be read is zeros; returns how many blocks that
-/// is.
-fn read_blocks<F: BlockFile>(file: &F, at: u64, piece: &mut AlignedBuf) -> Result<u64> {
-    let mut block = AlignedBuf::zeroed(BLOCK as usize)?;
-    let mut unreadable = 0;
-    for (part, at) in piece.chunks_mut(BLOCK as usize).zip((at..).step_by(BLOCK as usize)) {
-        match file.read(at, &mut block) {
-            Ok(()) => part.copy_from_slice(&block),
-            Err(_) => {
-                part.fill(0);
-                unreadable += 1;
-            }
-        }
-    }
-    Ok(unreadable)
 }
 
 #[cfg(test)]

@@ -286,8 +286,8 @@ impl<D: Dir> Tiers<D> {
     pub(crate) fn abandon(&mut self) -> Result<()> {
         for tier in self.fast.iter_mut().chain(&mut self.flash) {
             let found = identity::read(&tier.dir, tier.identity.role)?;
-            let creating = Identity { state: State::Filling, ..tier.identity.clone() };
-            tier.identity = identity::update(&tier.dir, &found, &creating)?;
+            let filling = Identity { state: State::Filling, ..tier.identity.clone() };
+            tier.identity = identity::update(&tier.dir, &found, &filling)?;
         }
         Ok(())
     }

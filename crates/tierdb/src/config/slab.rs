@@ -14,8 +14,8 @@ pub struct Slab {
     ///
     /// With `"auto"` it is looked for while the store runs: a step up or down at a time, as long as the throughput that reads
     /// from flash and writes of tables leave, divided by one plus the bytes of tables for each byte that callers write, gets
-    /// more. Copies of what flash has are kept of more keys where less is written. Lower it where flash is written too much for too few keys (`tierdb stat`: flash bytes a key), raise it where flash
-    /// serves too many reads.
+    /// more. Copies of what flash has are kept of more keys where less is written. Lower it where flash is written too much for
+    /// too few keys (`tierdb stat`: flash bytes a key), raise it where flash serves too many reads.
     /// *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinning_threshold: Option<PinningThreshold>,

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use tierdb_base::Result;
-use tierdb_device::{AlignedBuf, BLOCK, Cause, Dir, FileRead, Metered};
+use tierdb_device::{AlignedBuf, BLOCK, Cause, Dir, FileRead, Metered, read_blocks};
 
 /// Most bytes that are read of a record before its header says how long it is.
 const FIRST_READ: u64 = 16 << 10;
@@ -214,15 +214,10 @@ impl<D: Dir> Device<D> {
     /// `Io`, if there is no memory for a chunk.
     pub fn read_blocks(&self, number: u32, cause: Cause) -> Result<(AlignedBuf, u64)> {
         let mut chunk = AlignedBuf::zeroed(self.chunk_bytes as usize)?;
-        let mut block = AlignedBuf::zeroed(BLOCK as usize)?;
-        let (mut at, mut unreadable) = (u64::from(number) * self.chunk_bytes, 0);
-        for part in chunk.chunks_mut(BLOCK as usize) {
-            match self.file.read(at, &mut block, cause) {
-                Ok(()) => part.copy_from_slice(&block),
-                Err(_) => unreadable += 1,
-            }
-            at += BLOCK;
-        }
+        let mut read = AlignedBuf::zeroed(BLOCK as usize)?;
+        let unreadable = read_blocks(u64::from(number) * self.chunk_bytes, &mut chunk, |at, block| {
+            self.file.read(at, &mut read, cause).map(|()| block.copy_from_slice(&read))
+        });
         Ok((chunk, unreadable))
     }
 }
