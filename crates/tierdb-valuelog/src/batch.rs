@@ -23,6 +23,7 @@ use crate::long::PartList;
 use crate::pages::{PAGE, PageNo};
 use crate::record::{HEADER, Kind, encode, stored_len};
 use crate::redo::{REDO, redo_list};
+use crate::ring::Full;
 use crate::storage::Appender;
 use crate::word::{Place, Word};
 use crate::write::Body;
@@ -157,10 +158,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     return Ok(());
                 }
                 Installed::KeyMoved => {}
-                Installed::RingFull if deletes_only && !full => full = true,
+                Installed::RingFull(_) if deletes_only && !full => full = true,
                 // The list of a spilled batch takes half a ring at the most.
-                Installed::RingFull => {
-                    self.stall(if spilled { self.layout.ring_bytes / 2 } else { in_ring })?
+                Installed::RingFull(ring) => {
+                    self.stall(if spilled { self.layout.ring_bytes / 2 } else { in_ring }, ring)?
                 }
             }
         }
@@ -337,7 +338,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
                             let (kind, entry) = (body.kind, write.entry);
                             let len =
                                 encode(&mut record, self.seed, kind, entry, seqno, write.key, &body.bytes);
-                            let Some(at) = lease.append(&record) else { return Ok(Installed::RingFull) };
+                            let at = match lease.append(&record) {
+                                Ok(at) => at,
+                                Err(full) => return Ok(Installed::RingFull(full)),
+                            };
                             Word::new(Place::Ring(at), seqno, len as u64, body.is_long())
                         }
                     });
@@ -349,8 +353,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let redo_at = if pages.is_empty() {
             record.clear();
             encode(&mut record, self.seed, redo_kind, 0, seqno, &[], &redo);
-            let Some(at) = lease.append(&record) else { return Ok(Installed::RingFull) };
-            at
+            match lease.append(&record) {
+                Ok(at) => at,
+                Err(full) => return Ok(Installed::RingFull(full)),
+            }
         } else {
             self.fill_redo_pages(pages, &redo, seqno)
         };
@@ -416,5 +422,5 @@ enum Installed {
     /// A key left the index meanwhile: find its entry again.
     KeyMoved,
     /// The ring has no room: nothing was published.
-    RingFull,
+    RingFull(Full),
 }

@@ -181,7 +181,23 @@ pub(crate) mod tests {
         capacity: u64,
         background: Background,
     ) -> Core<P, SimDir> {
-        let flash = FlashTier { dir: world.add_dir("flash"), capacity, meter: Meter::new(), emulation: None };
+        let (media, options) = parts(pool, world.add_dir("flash"), capacity, background);
+        crate::recover::create(media, options).expect("a store is created")
+    }
+
+    /// The store that [`store_on`] has made, opened again.
+    pub(crate) fn open_on<P: Pool>(world: &World, pool: P, capacity: u64) -> Core<P, SimDir> {
+        let (media, options) = parts(pool, world.dir("flash"), capacity, Background::Inline);
+        crate::recover::open(media, options).expect("the store is opened")
+    }
+
+    fn parts<P: Pool>(
+        pool: P,
+        dir: SimDir,
+        capacity: u64,
+        background: Background,
+    ) -> (Media<P, SimDir>, Options) {
+        let flash = FlashTier { dir, capacity, meter: Meter::new(), emulation: None };
         let media = Media {
             pool: pool.into(),
             fast_meter: Meter::new(),
@@ -191,8 +207,7 @@ pub(crate) mod tests {
             mode: "simulated".into(),
         };
         let small = Options::for_pool(256 << 10, 256 << 10);
-        let options = Options { rings: 1, ring_bytes: 16 << 10, chunk_bytes: 16 << 10, background, ..small };
-        crate::recover::create(media, options).expect("a store is created")
+        (media, Options { rings: 1, ring_bytes: 16 << 10, chunk_bytes: 16 << 10, background, ..small })
     }
 
     /// The lowest limit of seqnos that a crash may leave once [`Core::reserve_seqnos`] has returned, and whether

@@ -26,7 +26,7 @@ const VICTIMS_FOR_A_GAIN: u32 = 16;
 /// Records side by side that are not worth moving to where their neighbours in key order are.
 pub const LONG_RUN: usize = 8;
 /// Longest time that a write waits for emptied chunks to become free before it is refused.
-const READERS_GONE: Duration = Duration::from_secs(10);
+const READERS_GONE: Duration = Duration::from_secs(2);
 
 /// How much reclamation is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,15 @@ pub enum Reclaim {
     Room(u64),
     /// Everything that is in the rings now.
     All,
+}
+
+/// Why a collection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// Nothing more was wanted, or is to be gained.
+    Done,
+    /// There is no chunk to move records to until emptied ones are free.
+    ForWantOfChunks,
 }
 
 impl<P: Pool, D: Dir> Core<P, D> {
@@ -90,10 +99,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut bytes = Vec::new();
         let walked = self.rings.walk(ring, ring.tail(), target, head, |found| {
             let place = Place::Ring(found.offset);
-            let next = found.at + found.header.stored_len();
             let Some(word) = self.live_word(&found.header, place) else {
                 self.counters.absorbed_records.add(1);
-                end = next;
+                end = found.end;
                 return Ok(());
             };
             bytes.resize(found.header.stored_len() as usize, 0);
@@ -101,7 +109,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             if read.is_err() || !found.header.is_whole(&bytes, self.seed) {
                 // Its word stays: reading the key says that it is damaged.
                 self.counters.damaged_records.add(1);
-                end = next;
+                end = found.end;
                 return Ok(());
             }
             let mut moving = Moving { entry: found.header.entry, from: place, filling: 0 };
@@ -121,7 +129,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     }
                 }
             }
-            end = next;
+            end = found.end;
             Ok(())
         })?;
         // In the background a group that is not full waits for more, unless the ring is short of room.
@@ -206,24 +214,34 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if enough() {
             return Ok(());
         }
-        for device in self.storage.devices() {
-            self.collect_while(device, || !enough())?;
-            if enough() {
-                return Ok(());
-            }
-        }
-        // What was emptied is free when those who may still read it have gone.
         let start = Instant::now();
-        while self.storage.devices().iter().any(|device| device.is_waiting())
-            && start.elapsed() < READERS_GONE
-        {
-            std::thread::sleep(Duration::from_micros(200));
-            self.work.settle_epochs();
-            if enough() {
-                return Ok(());
+        loop {
+            let mut is_short = false;
+            for device in self.storage.devices() {
+                is_short |= self.collect_while(device, || !enough())? == Ended::ForWantOfChunks;
+                if enough() {
+                    return Ok(());
+                }
+            }
+            // What was emptied is free when those who may still read it have gone. Then there may be chunks for what could not be
+            // collected; what could has gained too little.
+            let available = self.storage.available();
+            loop {
+                // Before the look at what has come: what comes later is waited for.
+                let is_waiting = self.storage.devices().iter().any(|device| device.is_waiting());
+                if enough() {
+                    return Ok(());
+                }
+                if is_short && self.storage.available() > available {
+                    break;
+                }
+                if !is_waiting || start.elapsed() >= READERS_GONE {
+                    return Err(error);
+                }
+                std::thread::sleep(Duration::from_micros(200));
+                self.work.settle_epochs();
             }
         }
-        Err(error)
     }
 
     /// Collects chunks of every device that is short of free ones.
@@ -249,23 +267,26 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// Collects one chunk after the other while `wanted`, and while it gains something: live values of several
     /// victims fill one chunk, so a gain may need a few.
-    fn collect_while(&self, device: &Arc<Device<D>>, mut wanted: impl FnMut() -> bool) -> Result<()> {
+    fn collect_while(&self, device: &Arc<Device<D>>, mut wanted: impl FnMut() -> bool) -> Result<Ended> {
         let (mut most, mut without_gain) = (device.free_soon(), 0);
         let mut not_emptied = HashSet::new();
-        while wanted() && without_gain < VICTIMS_FOR_A_GAIN && self.collect_one(device, &mut not_emptied)? {
+        while wanted() && without_gain < VICTIMS_FOR_A_GAIN {
+            if let Some(ended) = self.collect_one(device, &mut not_emptied)? {
+                return Ok(ended);
+            }
             self.work.settle_epochs();
             let free = device.free_soon();
             without_gain = if free > most { 0 } else { without_gain + 1 };
             most = most.max(free);
         }
-        Ok(())
+        Ok(Ended::Done)
     }
 
-    /// Moves the live records out of the chunk that has the fewest, but for those that were not emptied before. `false` if no
-    /// chunk gains anything.
-    fn collect_one(&self, device: &Arc<Device<D>>, not_emptied: &mut HashSet<u32>) -> Result<bool> {
+    /// Moves the live records out of the chunk that has the fewest, but for those that were not emptied before. Says why, if none
+    /// was collected.
+    fn collect_one(&self, device: &Arc<Device<D>>, not_emptied: &mut HashSet<u32>) -> Result<Option<Ended>> {
         let mut appenders = self.collect.lock();
-        let Some(victim) = device.victim(not_emptied) else { return Ok(false) };
+        let Some(victim) = device.victim(not_emptied) else { return Ok(Some(Ended::Done)) };
         // The chunk that it fills stays open for the next victim's values.
         let appender =
             appenders.entry(device.number()).or_insert_with(|| Appender::collecting(device.clone()));
@@ -277,10 +298,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         match moved {
             Ok(()) => {
                 self.counters.collected_chunks.add(1);
-                Ok(true)
+                Ok(None)
             }
-            // No chunk to move records to until emptied ones are free: nothing is gained now.
-            Err(Error::NoSpace { .. }) => Ok(false),
+            Err(Error::NoSpace { .. }) => Ok(Some(Ended::ForWantOfChunks)),
             Err(error) => Err(error),
         }
     }
@@ -427,11 +447,14 @@ fn blocks_of(members: &[&Member]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::tests::{store, store_of};
+    use crate::core::tests::{open_on, store, store_of, store_on};
     use crate::read::Ready;
     use crate::storage::State;
-    use tierdb_engine::Durability;
-    use tierdb_sim::{SimDir, SimPool, World};
+    use tierdb_base::FailureLatch;
+    use tierdb_device::Meter;
+    use tierdb_engine::{Background, Durability};
+    use tierdb_log::{LoggedOptions, LoggedPool};
+    use tierdb_sim::{FaultKind, FaultPlan, Ops, SimDir, SimPool, World};
 
     /// Goal: what was read of a chunk says nothing of what it holds after it was filled anew, even if the word of an entry is
     /// the same again. Method: a new filling begins while a record is moved, and while it is read ahead.
@@ -481,6 +504,53 @@ mod tests {
         assert!(matches!(ahead(), Ready::Alone));
     }
 
+    /// Goal: a log is cut off behind what the rings no longer need, and a checkpoint leaves their pages out. So after a crash
+    /// a ring holds what the last close has written where nothing was logged since: records that lie between its ends, if most
+    /// of what was live is gone, and whose headers check. None of them may hide one that is needed.
+    /// Method: three long records of an earlier time, of which the last begins before two short ones that overwrite its end.
+    #[test]
+    fn what_a_log_leaves_in_a_ring_hides_no_record() {
+        const FLASH: u64 = 1 << 20;
+        let world = World::new();
+        let dir = world.add_dir("fast");
+        let options =
+            LoggedOptions { log_len: 2 << 20, buffer_bytes: 64 << 10, ..LoggedOptions::new(256 << 10) };
+        let latch = FailureLatch::new;
+        let pool = LoggedPool::create(dir.clone(), options.clone(), 1, latch(), Meter::new(), None);
+        let core = store_on(&world, pool.expect("a new pool"), FLASH, Background::Inline);
+        let put = |core: &Core<LoggedPool<SimDir>, SimDir>, key: &[u8], stored: usize| {
+            let value = vec![key[0]; stored - HEADER - key.len()];
+            core.put(key, &value, Durability::Durable).expect("room");
+        };
+        let open = || {
+            let pool = LoggedPool::open(dir.clone(), options.clone(), 1, latch(), Meter::new(), None);
+            open_on(&world, pool.expect("a pool"), FLASH)
+        };
+        (0..5).for_each(|number| put(&core, &[b'l', number], 3072));
+        core.reclaim(Reclaim::All).expect("room");
+        core.work.settle_epochs();
+        core.leave_image().expect("no faults");
+        core.pool.close().expect("no faults");
+        drop(core);
+
+        let core = open();
+        (0..5).for_each(|number| put(&core, &[b's', number], 1024));
+        core.reclaim(Reclaim::All).expect("room");
+        core.pool.checkpoint().expect("no faults");
+        put(&core, b"cold1", 1024);
+        put(&core, b"cold2", 1024);
+        (0..9).for_each(|_| put(&core, b"hot", 1024));
+        drop(core);
+
+        let core = open();
+        core.reclaim(Reclaim::All).expect("room");
+        core.work.settle_epochs();
+        (0..32).for_each(|number| put(&core, &[b'n', number], 1024));
+        for key in [b"cold1", b"cold2"] {
+            assert!(core.get(key).expect("whole").is_some());
+        }
+    }
+
     fn key_of(number: u32) -> [u8; 4] {
         number.wrapping_mul(0x9e37_79b9).to_be_bytes()
     }
@@ -516,6 +586,82 @@ mod tests {
         assert!(core.storage.room() > 0 && bytes as u64 > core.storage.room() * core.layout.chunk_bytes);
         core.rewrite_ranges(&[range]).expect("nothing has failed");
         assert!(core.counters.rewritten_ranges.get() == 0, "it was tried");
+    }
+
+    /// Goal: that the file system was full once keeps no write from chunks that come back later. Method: reclamation meets it,
+    /// while a reader holds what was emptied before. Values in parts, and such as are too long for a ring.
+    #[test]
+    fn a_file_system_that_was_full_is_asked_again() {
+        for len in [16_000, 6_000] {
+            let world = World::new();
+            let core = store(&world);
+            let put = |key: &[u8]| core.put(key, &vec![1; len], Durability::Durable);
+            core.put(b"short", b"value", Durability::Durable).expect("room");
+            let reader = crossbeam_epoch::pin();
+            while core.storage.room() > 1 {
+                put(b"key").expect("room");
+            }
+            world.inject(FaultPlan::nth(1, FaultKind::Enospc).on(Ops::WRITE));
+            core.reclaim(Reclaim::All).expect_err("the file system is full");
+            world.heal();
+            while core.storage.available() > 2 {
+                let device = &core.storage.devices()[0];
+                device.allocate(&*core.pool, State::Part, 16 << 10, false).expect("room");
+            }
+            // Nothing is left to collect.
+            core.delete(b"key", Durability::Durable).expect("deletes need no room");
+            drop(reader);
+            put(b"key").expect("all chunks but a few are garbage");
+        }
+    }
+
+    /// Goal: where readers hold what collection has emptied, it goes on with what they let go. Method: all chunks have some
+    /// garbage, fewer are free than are needed to gain one, and a reader stands still for a while.
+    #[test]
+    fn collection_goes_on_when_readers_have_gone() {
+        let core = store_of(&World::new(), 16 * (16 << 10));
+        let put = |number: u32| core.put(&key_of(number), &[1; 400], Durability::Durable);
+        let full = (0..).find(|number| put(*number).is_err()).expect("flash is full some time");
+        for number in (0..full).step_by(3) {
+            core.delete(&key_of(number), Durability::Durable).expect("deletes need no room");
+        }
+        let (pinned, is_pinned) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let _reader = crossbeam_epoch::pin();
+                pinned.send(()).expect("somebody waits");
+                std::thread::sleep(Duration::from_millis(50));
+            });
+            is_pinned.recv().expect("it is pinned");
+            core.put(b"long", &[1; 40_000], Durability::Durable).expect("a third of all is garbage");
+        });
+    }
+
+    /// What a thread gives up is not kept back by its doing nothing afterwards.
+    #[test]
+    fn what_an_idle_thread_gave_up_comes_back() {
+        let core = store_of(&World::new(), 1 << 20);
+        let value = [1; 3 * 16_000];
+        core.put(b"key", &value, Durability::Durable).expect("room");
+        let (done, is_done) = std::sync::mpsc::channel();
+        let (end, is_end) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            let core = &core;
+            scope.spawn(move || {
+                core.put(b"key", &value, Durability::Durable).expect("room");
+                done.send(()).expect("somebody waits");
+                let _ = is_end.recv();
+            });
+            is_done.recv().expect("it is done");
+            let device = &core.storage.devices()[0];
+            let given_up = Instant::now() + Duration::from_secs(10);
+            while device.is_waiting() {
+                core.work.settle_epochs();
+                std::thread::sleep(Duration::from_millis(1));
+                assert!(Instant::now() < given_up, "its chunks are not free");
+            }
+            drop(end);
+        });
     }
 
     /// A record that nothing points at, as a lost race may leave one, keeps its chunk and no other one.

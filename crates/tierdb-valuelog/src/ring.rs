@@ -37,6 +37,8 @@ pub struct Ring {
     number: u32,
     at: u64,
     append: Mutex<()>,
+    /// Where it ended when the store was opened.
+    opened: u64,
     head: AtomicU64,
     tail: AtomicU64,
     reusable: Arc<AtomicU64>,
@@ -52,10 +54,17 @@ pub struct Appender<'r, P: Pool> {
     _lock: MutexGuard<'r, ()>,
 }
 
+/// How far a ring that had no room for a record could be used again.
+#[derive(Clone, Copy, Debug)]
+pub struct Full {
+    ring: u32,
+    reusable: u64,
+}
+
 /// A record found in a ring.
 pub struct Found {
-    /// Its position.
-    pub at: u64,
+    /// Position from which on the next one is looked for.
+    pub end: u64,
     /// Its offset in the pool.
     pub offset: u64,
     /// Its header.
@@ -71,6 +80,7 @@ impl<P: Pool> Rings<P> {
                 number,
                 at: layout.rings_at() + u64::from(number) * layout.ring_bytes,
                 append: Mutex::new(()),
+                opened: *head,
                 head: AtomicU64::new(*head),
                 tail: AtomicU64::new(*tail),
                 reusable: Arc::new(AtomicU64::new(*tail)),
@@ -124,6 +134,10 @@ impl<P: Pool> Rings<P> {
     /// The records that start from position `from` to before `to`, oldest first; `head` is the end of the last
     /// record of the ring. Returns the position after the last one. A stretch that is no record is skipped
     /// by units until one is found again: damage in one record does not hide those behind it.
+    ///
+    /// What this process has appended lies end to end. What it found when it opened the store need not: a log is cut off behind
+    /// what rings no longer need, and the bytes there are of any time before. So of these a header tells how long a record is
+    /// only if all of it is as it was written.
     pub fn walk(
         &self,
         ring: &Ring,
@@ -140,16 +154,22 @@ impl<P: Pool> Rings<P> {
             let read = self.pool.read(offset, &mut bytes).ok();
             match read.and_then(|()| Header::decode(&bytes, self.seed)) {
                 Some(header) if header.stored_len() <= room => {
-                    let len = header.stored_len();
+                    let is_next = at >= ring.opened || self.is_as_written(offset, &header);
+                    let end = at + if is_next { header.stored_len() } else { UNIT };
                     if header.kind != Kind::Pad {
-                        each(Found { at, offset, header })?;
+                        each(Found { end, offset, header })?;
                     }
-                    at += len;
+                    at = end;
                 }
                 _ => at += UNIT,
             }
         }
         Ok(at)
+    }
+
+    fn is_as_written(&self, offset: u64, header: &Header) -> bool {
+        let mut bytes = vec![0; header.len()];
+        self.pool.read(offset, &mut bytes).is_ok() && header.is_whole(&bytes, self.seed)
     }
 
     /// Makes everything before `to` free, if it is not: reusable when no reader of this moment is left. Nothing may
@@ -166,6 +186,17 @@ impl<P: Pool> Rings<P> {
             marks.pop_front();
         }
         true
+    }
+
+    /// Whether more of the ring can be used than when it was `full`.
+    pub fn came_back(&self, full: Full) -> bool {
+        self.rings[full.ring as usize].reusable.load(Ordering::Acquire) > full.reusable
+    }
+
+    /// Whether readers hold some of what the ring that was `full` has given up.
+    pub fn is_held(&self, full: Full) -> bool {
+        let ring = &self.rings[full.ring as usize];
+        ring.tail() > ring.reusable.load(Ordering::Acquire)
     }
 
     /// Notes, for every ring, the LSN from which on the log holds what is appended from now on, and tells
@@ -247,14 +278,18 @@ pub fn ends(mut spans: Vec<(u64, u64)>, bytes: u64) -> (u64, u64) {
 
 impl<P: Pool> Appender<'_, P> {
     /// Appends a stored record and starts its write-back; drained by [`Appender::drain`]. Returns its offset
-    /// in the pool, or `None` if the ring is full.
-    pub fn append(&mut self, record: &[u8]) -> Option<u64> {
+    /// in the pool.
+    ///
+    /// # Errors
+    /// [`Full`], if there is no room for it.
+    pub fn append(&mut self, record: &[u8]) -> Result<u64, Full> {
         let len = record.len() as u64;
         let ring_bytes = self.rings.bytes;
         let rest = ring_bytes - self.head % ring_bytes;
         let pad = if len > rest { rest } else { 0 };
-        if self.head + pad + len - self.ring.reusable.load(Ordering::Acquire) > ring_bytes {
-            return None;
+        let reusable = self.ring.reusable.load(Ordering::Acquire);
+        if self.head + pad + len - reusable > ring_bytes {
+            return Err(Full { ring: self.ring.number, reusable });
         }
         let pool = &self.rings.pool;
         if pad > 0 {
@@ -269,7 +304,7 @@ impl<P: Pool> Appender<'_, P> {
         pool.write(at, record);
         pool.flush(at, len);
         self.head += len;
-        Some(at)
+        Ok(at)
     }
 
     /// Waits until what was appended is on media (or ordered before all that follows), and shows it to
@@ -317,7 +352,7 @@ mod tests {
             let mut record = Vec::new();
             encode(&mut record, 3, Kind::Value, round, round, b"key", &vec![7; (round * 37 % 900) as usize]);
             let mut lease = rings.lease();
-            let appended = lease.append(&record).is_some();
+            let appended = lease.append(&record).is_ok();
             lease.drain();
             drop(lease);
             if appended {
@@ -395,5 +430,37 @@ mod tests {
             })
             .expect("walk");
         assert_eq!(seen, [0, 2]);
+    }
+
+    /// Goal: what lies in a ring from an earlier time, with a header that checks, hides no record. Method: the body of a long
+    /// record is overwritten with others, which are what the store is opened with.
+    #[test]
+    fn a_header_of_an_earlier_time_hides_nothing_behind_it() {
+        let rings = rings();
+        let record = |entry: u64, len: usize| {
+            let mut record = Vec::new();
+            encode(&mut record, 3, Kind::Value, entry, 1, b"key", &vec![entry as u8; len]);
+            record
+        };
+        let (long, short) = (record(1, 3000), record(2, 500));
+        let head = long.len() as u64;
+        let at = rings.rings[0].at;
+        rings.pool.write(at, &long);
+        rings.pool.write(at + head - short.len() as u64, &short);
+        let found = |opened: u64| {
+            let ends = [(0, opened)];
+            let options = Options { rings: 1, ring_bytes: 16 << 10, ..Options::for_pool(1 << 20, 1 << 20) };
+            let layout = Layout::new(1 << 20, 1, &options).expect("layout");
+            let rings = Rings::new(rings.pool.clone(), 3, &layout, &ends);
+            let mut seen = Vec::new();
+            let walked = rings.walk(&rings.rings[0], 0, head, head, |found| {
+                seen.push(found.header.entry);
+                Ok(())
+            });
+            (seen, walked.expect("walk"))
+        };
+        assert_eq!(found(head), (vec![1, 2], head));
+        // What this process has appended lies end to end.
+        assert_eq!(found(0), (vec![1], head));
     }
 }

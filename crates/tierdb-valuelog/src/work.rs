@@ -6,6 +6,7 @@
 
 use crate::core::Core;
 use crate::moving::Reclaim;
+use crate::ring::Full;
 use crate::word::Word;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -115,14 +116,16 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// # Errors
     /// Those of `insert`.
     pub fn where_pages_are<T>(&self, mut insert: impl FnMut() -> Result<T>) -> Result<T> {
-        let mut given_up = None;
+        let (mut given_up, mut is_last) = (None, false);
         loop {
             match insert() {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     let given_up = *given_up.get_or_insert_with(|| Instant::now() + READERS_LEAVE);
-                    if Instant::now() >= given_up || !self.any_came_back() {
+                    if is_last || Instant::now() >= given_up {
                         return Err(error);
                     }
+                    // Where nothing is left to wait for, it may have come back since this try.
+                    is_last = !self.any_came_back();
                 }
                 done => return done,
             }
@@ -158,17 +161,42 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    /// A ring is too full for records of so many bytes: returns when reclamation has made room.
+    /// A ring was too full for records of so many bytes: returns when reclamation has made room. The caller is not pinned: it would
+    /// be a reader that holds what was given up.
     ///
     /// # Errors
     /// `NoSpace` if flash is full too; `Poisoned`.
-    pub fn stall(&self, bytes: u64) -> Result<()> {
+    pub fn stall(&self, bytes: u64, full: Full) -> Result<()> {
         let start = Instant::now();
         self.counters.stalls.add(1);
         // What is left out at the end of the ring is shorter than they are.
         let result = self.wait_for_reclaim(2 * bytes);
+        let result = self.wait_for_readers(full, result);
         self.counters.stall_ns.add(start.elapsed().as_nanos() as u64);
         result
+    }
+
+    /// What a ring gave up can be used when the readers of that moment have gone. Waits until some of it can, as long as there is
+    /// any, and `reclaimed` is no failure other than that there was no room on flash for the rest.
+    fn wait_for_readers(&self, full: Full, reclaimed: Result<()>) -> Result<()> {
+        if reclaimed.as_ref().is_err_and(|error| error.kind() != ErrorKind::NoSpace) {
+            return reclaimed;
+        }
+        let given_up = Instant::now() + READERS_LEAVE;
+        loop {
+            // In this order: what has come back after the first look is seen by the second.
+            let is_held = self.rings.is_held(full);
+            if self.rings.came_back(full) {
+                return Ok(());
+            }
+            if !is_held || Instant::now() >= given_up {
+                return reclaimed;
+            }
+            self.work.settle_epochs();
+            if !self.rings.came_back(full) {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
     }
 
     fn wait_for_reclaim(&self, bytes: u64) -> Result<()> {
@@ -292,7 +320,7 @@ mod tests {
     use crate::core::tests::store_on;
     use crate::record::HEADER;
     use std::sync::mpsc::channel;
-    use tierdb_base::FailureLatch;
+    use tierdb_base::{FailureLatch, TierRole};
     use tierdb_device::Meter;
     use tierdb_engine::{Durability, WriteBatch};
     use tierdb_log::{LoggedOptions, LoggedPool};
@@ -334,6 +362,25 @@ mod tests {
             core.work.stop();
             threads.join();
         }
+    }
+
+    /// Pages may come back between a try that found none and the look at what is waited for, which then finds nothing.
+    #[test]
+    fn pages_that_came_back_during_a_try_are_found() {
+        let world = World::new();
+        world.add_pool("pool", 256 << 10);
+        let core = store_on(&world, world.pool("pool"), 256 << 10, Background::Inline);
+        let full = || Error::NoSpace { tier: TierRole::Fast, place: "pool".into(), used: 1, capacity: 1 };
+        let mut tries = 0;
+        let mut took = |missed: u32| {
+            tries = 0;
+            core.where_pages_are(|| {
+                tries += 1;
+                if tries > missed { Ok(()) } else { Err(full()) }
+            })
+        };
+        took(1).expect("the second try finds them");
+        took(2).expect_err("nothing was waited for, and nothing came");
     }
 
     #[test]

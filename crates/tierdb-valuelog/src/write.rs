@@ -131,15 +131,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 let at = lease.append(record)?;
                 lease.drain();
                 let filled = lease.fill();
-                Some((Word::new(Place::Ring(at), seqno, len as u64, body.is_long()), filled))
+                Ok((Word::new(Place::Ring(at), seqno, len as u64, body.is_long()), filled))
             });
-            let Some((word, filled)) = appended else {
-                drop(in_flight);
-                drop(latched);
-                drop(guard);
-                let stored = stored_len(HEADER + key.len() + body.bytes.len());
-                self.stall(stored).inspect_err(|_| self.purge(key, entry))?;
-                continue;
+            let (word, filled) = match appended {
+                Ok(appended) => appended,
+                Err(full) => {
+                    drop(in_flight);
+                    drop(latched);
+                    drop(guard);
+                    let stored = stored_len(HEADER + key.len() + body.bytes.len());
+                    self.stall(stored, full).inspect_err(|_| self.purge(key, entry))?;
+                    continue;
+                }
             };
             if let Some(parts) = &body.parts {
                 self.long.note(entry, word.tag(), parts.clone());

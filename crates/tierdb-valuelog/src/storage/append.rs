@@ -89,7 +89,12 @@ impl<D: Dir, T> Appender<D, T> {
             };
             match device.allocate(pool, State::Open, granule, self.reserved) {
                 Ok(number) => self.open = Some(OpenChunk { device, number, fill: 0, granule }),
-                Err(error) => return Err((with, error)),
+                Err(error) => {
+                    if !self.reserved {
+                        storage.forget_full();
+                    }
+                    return Err((with, error));
+                }
             }
         }
         if let Some(open) = &self.open {

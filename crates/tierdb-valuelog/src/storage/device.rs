@@ -237,6 +237,11 @@ impl<D: Dir> Device<D> {
         if self.full.load(Ordering::Relaxed) { 0 } else { self.available().saturating_sub(self.reserve()) }
     }
 
+    /// The next write is to find out whether the file system has room.
+    pub fn forget_full(&self) {
+        self.full.store(false, Ordering::Relaxed);
+    }
+
     /// Whether a chunk can be given out for ordinary writes.
     pub fn has_space(&self) -> bool {
         self.room() > 0
@@ -408,6 +413,8 @@ impl<D: Dir> Device<D> {
             device.space.lock().free.push(number);
             device.waiting.fetch_sub(1, Ordering::AcqRel);
         });
+        // Others may wait for it, when this thread does nothing for long.
+        guard.flush();
     }
 
     /// On open: a word points at the record at byte `at`. `false` if it cannot.

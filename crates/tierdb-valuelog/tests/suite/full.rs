@@ -4,10 +4,18 @@
 
 use crate::counter;
 use crate::rig::Sizes;
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 use tierdb_base::{Error, TierRole};
 use tierdb_engine::conformance::harm::Rig;
 use tierdb_engine::{Durability, Engine, KeyRange, WriteBatch};
+
+/// What is given up comes back when no reader of the process is left. Some of these tests are readers that stand still, so that
+/// one runs at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn key(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
@@ -25,6 +33,7 @@ fn fill(most: u64, put: impl Fn(u64) -> tierdb_base::Result<()>) -> u64 {
 }
 
 fn run(put: impl Fn(&dyn Engine, u64) -> tierdb_base::Result<()> + Sync) {
+    let _alone = alone();
     let rig = Rig::new(Sizes { flash: vec![8 << 20], ..Sizes::tiny() }, None);
     let engine = &*rig.open(&rig.empty_world()).expect("a new store");
     let full = fill(1 << 20, |number| engine.put(&key(number), b"v", Durability::Durable));
@@ -69,6 +78,7 @@ fn open(sizes: Sizes) -> Box<dyn Engine> {
 /// Chunks in which one value took an eighth or more of the room, and no other was put, were never collected.
 #[test]
 fn values_longer_than_a_quarter_of_a_ring_fill_flash() {
+    let _alone = alone();
     let engine = open(Sizes { chunk: 64 << 10, flash: vec![8 << 20], pool: 1 << 20, ..Sizes::tiny() });
     let value = vec![7; 4200];
     for number in 0..900 {
@@ -101,6 +111,7 @@ fn fill_with_batches(engine: &dyn Engine, values: u64, len: impl Fn(u64) -> usiz
 /// A batch that is longer than a quarter of a ring is written to chunks of its own, of which it leaves much empty.
 #[test]
 fn batches_that_go_to_flash_fill_it() {
+    let _alone = alone();
     let engine = open(Sizes { chunk: 64 << 10, flash: vec![8 << 20], pool: 1 << 20, ..Sizes::tiny() });
     let count = fill_with_batches(&*engine, 36, |_| 1024);
     assert!(count << 10 > (8 << 20) * 4 / 5, "{count} KiB of 8 MiB");
@@ -113,6 +124,7 @@ fn batches_that_go_to_flash_fill_it() {
 /// What is joined once is not joined again and again, and what cannot be joined is left where it is.
 #[test]
 fn collection_ends_where_nothing_is_to_be_gained() {
+    let _alone = alone();
     let sizes = Sizes { chunk: 64 << 10, flash: vec![4 << 20], pool: 1 << 20, ..Sizes::tiny() };
     let [joined, mixed, apart] = [sizes.clone(), sizes.clone(), sizes].map(open);
     fill_with_batches(&*joined, 36, |_| 1024);
@@ -137,6 +149,7 @@ fn collection_ends_where_nothing_is_to_be_gained() {
 /// The list of its writes is too long for a ring, and so was the record of where that list is.
 #[test]
 fn a_batch_of_many_writes_fits_a_small_ring() {
+    let _alone = alone();
     let engine = open(Sizes { chunk: 64 << 10, flash: vec![8 << 20], pool: 4 << 20, ..Sizes::tiny() });
     for round in 0..3_u8 {
         // So that the list comes to another place of the ring each time.
@@ -152,9 +165,10 @@ fn a_batch_of_many_writes_fits_a_small_ring() {
     }
 }
 
-/// What lies before the first value that is needed in a ring is given up even if there is no room on flash for that value.
-#[test]
-fn deletes_make_room_in_the_write_buffer_of_a_full_store() {
+/// What lies before the first value that is needed in a ring is given up even if there is no room on flash for that value. Puts
+/// one more key there, while a reader stands still for so long.
+fn put_after_deletes(reader: Duration) {
+    let _alone = alone();
     let engine = open(Sizes { rings: 1, ..Sizes::tiny() });
     // 256 bytes each with what stands before it, so 64 of them are in the ring.
     let put = |number| engine.put(&key(number), &[1; 256 - 40 - 8], Durability::Durable);
@@ -162,12 +176,32 @@ fn deletes_make_room_in_the_write_buffer_of_a_full_store() {
     for number in full - 64..full - 1 {
         engine.delete(&key(number), Durability::Durable).expect("deletes need no room");
     }
-    put(full).expect("there is room");
+    std::thread::scope(|scope| {
+        let (pinned, is_pinned) = mpsc::channel();
+        scope.spawn(move || {
+            let _reader = crossbeam_epoch::pin();
+            pinned.send(()).expect("somebody waits");
+            std::thread::sleep(reader);
+        });
+        is_pinned.recv().expect("it is pinned");
+        put(full).expect("there is room");
+    });
     assert!(engine.get(&key(full - 1)).expect("whole").is_some());
 }
 
 #[test]
+fn deletes_make_room_in_the_write_buffer_of_a_full_store() {
+    put_after_deletes(Duration::ZERO);
+}
+
+#[test]
+fn room_in_the_write_buffer_that_readers_hold_is_waited_for() {
+    put_after_deletes(Duration::from_millis(60));
+}
+
+#[test]
 fn a_batch_of_deletes_empties_a_full_index() {
+    let _alone = alone();
     let engine = open(Sizes { flash: vec![8 << 20], ..Sizes::tiny() });
     let put = |number| engine.put(&key(number), b"v", Durability::Durable);
     let full = fill(1 << 20, put);
@@ -183,6 +217,7 @@ fn a_batch_of_deletes_empties_a_full_index() {
 
 #[test]
 fn a_range_is_removed_where_both_tiers_are_full() {
+    let _alone = alone();
     let engine = open(Sizes { flash: vec![1 << 20], ..Sizes::tiny() });
     let full = fill(1 << 20, |number| engine.put(&key(number), b"v", Durability::Durable));
     let longer = |number| engine.put(&key(number % full), &[1; 900], Durability::Durable);
