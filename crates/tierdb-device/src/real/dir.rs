@@ -11,6 +11,7 @@ use rustix::fs::{
     renameat, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -88,7 +89,7 @@ impl RealDir {
                 errno => os_error("open", name.clone(), 0, errno),
             },
         )?;
-        let probe = if read_only { Probe::of_what_is_there(&fd, options) } else { Probe::new(&fd, options) };
+        let probe = if read_only { Probe::to_read(&fd, options) } else { Probe::new(&fd, options) };
         let probe = probe.map_err(|errno| os_error("probe", name.clone(), 0, errno))?;
         let medium = probe.medium(&fd, options);
         let device = Arc::new(Device::new(options, probe.ring.ok()));
@@ -147,36 +148,59 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What was found out about a directory with a file that has no name.
+/// What was found out about a directory with a file in it.
 struct Probe {
     direct_io: bool,
     ring: std::result::Result<Ring, String>,
 }
 
 impl Probe {
+    /// With a new file that has no name.
     fn new(dir: &OwnedFd, options: &RealOptions) -> Result<Self, Errno> {
-        let full = |errno| matches!(errno, Errno::NOSPC | Errno::DQUOT);
-        Self::with(options, |flags| match unnamed_file(dir, flags) {
+        match Self::with(options, |flags| unnamed_file(dir, flags), try_read) {
             // A store on a file system that is full can be opened, or nothing in it could be deleted.
-            Err(errno) if full(errno) => present_file(dir, flags)?.ok_or(errno),
-            made => made,
-        })
-    }
-
-    /// The same without a new file; without any, nothing has to be found out.
-    fn of_what_is_there(dir: &OwnedFd, options: &RealOptions) -> Result<Self, Errno> {
-        match present_file(dir, OFlags::empty())? {
-            Some(_) => Self::with(options, |flags| present_file(dir, flags)?.ok_or(Errno::NOENT)),
-            None => Ok(Probe { direct_io: false, ring: Err("no file to try it with".into()) }),
+            Err(errno @ (Errno::NOSPC | Errno::DQUOT)) => Self::of_what_is_there(dir, options)?.ok_or(errno),
+            probe => probe,
         }
     }
 
-    /// With a file that `open` opens with some flags.
-    fn with(options: &RealOptions, open: impl Fn(OFlags) -> Result<OwnedFd, Errno>) -> Result<Self, Errno> {
-        let direct = open(OFlags::DIRECT).and_then(|file| try_read(&file).map(|()| file));
-        let (direct_io, file) = match direct {
+    /// The same without a new file; without any that can be opened, nothing has to be found out.
+    fn to_read(dir: &OwnedFd, options: &RealOptions) -> Result<Self, Errno> {
+        let none = || Probe { direct_io: false, ring: Err("no file to try it with".into()) };
+        Ok(Self::of_what_is_there(dir, options)?.unwrap_or_else(none))
+    }
+
+    fn of_what_is_there(dir: &OwnedFd, options: &RealOptions) -> Result<Option<Self>, Errno> {
+        let names = present_files(dir)?;
+        Ok(Self::of_any(options, names.iter().map(|name| move |flags| present_file(dir, name, flags))))
+    }
+
+    /// With the first one of some files, each opened with some flags, that can be read. One that cannot be is damaged or gone, which
+    /// says nothing of the medium; if all are, what the first one was opened with has to do. `None` if none was.
+    fn of_any<F: Fn(OFlags) -> Result<OwnedFd, Errno>>(
+        options: &RealOptions,
+        files: impl Iterator<Item = F>,
+    ) -> Option<Self> {
+        let mut unread = None;
+        for open in files {
+            match Self::with(options, &open, try_read) {
+                Ok(probe) => return Some(probe),
+                Err(_) => unread = unread.or_else(|| Self::with(options, &open, unless_refused).ok()),
+            }
+        }
+        unread
+    }
+
+    /// With a file that `open` opens with some flags, and that `read` succeeds with.
+    fn with(
+        options: &RealOptions,
+        open: impl Fn(OFlags) -> Result<OwnedFd, Errno>,
+        read: impl Fn(&OwnedFd) -> Result<(), Errno>,
+    ) -> Result<Self, Errno> {
+        let tried = |flags| open(flags).and_then(|file| read(&file).map(|()| file));
+        let (direct_io, file) = match tried(OFlags::DIRECT) {
             Ok(file) => (true, file),
-            Err(Errno::INVAL) => (false, open(OFlags::empty())?),
+            Err(Errno::INVAL) => (false, tried(OFlags::empty())?),
             Err(errno) => return Err(errno),
         };
         let ring = match options.io_uring {
@@ -233,25 +257,32 @@ fn nameless_file(dir: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Some file that is there, for reading.
-fn present_file(dir: &OwnedFd, flags: OFlags) -> Result<Option<OwnedFd>, Errno> {
-    let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+/// The names of the files that are there.
+fn present_files(dir: &OwnedFd) -> Result<Vec<CString>, Errno> {
+    let mut names = Vec::new();
     for entry in rustix::fs::Dir::read_from(dir)? {
         let entry = entry?;
         if entry.file_type() == FileType::RegularFile {
-            match openat(dir, entry.file_name(), flags, Mode::empty()) {
-                // Another process has just removed it.
-                Err(Errno::NOENT) => {}
-                opened => return opened.map(Some),
-            }
+            names.push(entry.file_name().to_owned());
         }
     }
-    Ok(None)
+    Ok(names)
+}
+
+/// A file that was there, for reading.
+fn present_file(dir: &OwnedFd, name: &CString, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    openat(dir, name.as_c_str(), flags, Mode::empty())
 }
 
 fn try_read(file: &OwnedFd) -> Result<(), Errno> {
     let mut buf = AlignedBuf::zeroed(BLOCK as usize).map_err(|_| Errno::NOMEM)?;
     pread(file, &mut *buf, 0).map(drop)
+}
+
+/// The same, where only a refusal of the way that the file was opened in counts.
+fn unless_refused(file: &OwnedFd) -> Result<(), Errno> {
+    try_read(file).or_else(|errno| if errno == Errno::INVAL { Err(errno) } else { Ok(()) })
 }
 
 impl Dir for RealDir {
@@ -402,13 +433,43 @@ mod tests {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = open(temp.path(), flags, Mode::empty()).expect("open");
         std::os::unix::fs::symlink("/dev/full", temp.path().join(LOCK)).expect("link");
-        let present = || present_file(&dir, OFlags::empty()).expect("list");
+        let options = RealOptions::default();
+        let present = || Probe::of_what_is_there(&dir, &options).expect("list");
         assert!(present().is_none(), "nothing is there but a link");
         std::fs::write(temp.path().join("values"), "abc").expect("write");
-        try_read(&present().expect("the file that is there")).expect("read");
+        let probe = present().expect("the file that is there");
         let dir = RealDir::open(temp.path()).expect("directory");
+        assert_eq!(probe.direct_io, dir.direct_io());
         let _lock = dir.lock().expect("nothing can be written into it");
         assert!(matches!(dir.lock(), Err(Error::Locked { .. })), "it is a lock all the same");
+    }
+
+    /// Goal: a damaged first block, or a file that cannot be opened, costs who reads neither the directory nor direct I/O.
+    /// Method: the memory of this process is a file in which the first byte cannot be read, and which may not be opened for
+    /// direct I/O.
+    #[test]
+    fn a_file_that_cannot_be_read_decides_nothing() {
+        type Open<'a> = &'a dyn Fn(OFlags) -> Result<OwnedFd, Errno>;
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let (values, memory) = (temp.path().join("values"), Path::new("/proc/self/mem"));
+        std::fs::write(&values, "abc").expect("write");
+        let dir = RealDir::open_to_read(temp.path()).expect("directory");
+        let opened = |path: &Path, flags| open(path, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let damaged: Open<'_> = &|_| opened(memory, OFlags::empty());
+        let damaged_buffered: Open<'_> = &|flags| opened(memory, flags);
+        let refused: Open<'_> = &|_| Err(Errno::ACCESS);
+        let whole: Open<'_> = &|flags| opened(&values, flags);
+        assert_eq!(damaged(OFlags::DIRECT).and_then(|file| try_read(&file)), Err(Errno::IO));
+        assert_eq!(damaged_buffered(OFlags::DIRECT).map(drop), Err(Errno::INVAL));
+        let options = RealOptions::default();
+        let direct_io =
+            |files: &[Open<'_>]| Probe::of_any(&options, files.iter()).map(|probe| probe.direct_io);
+        for unread in [damaged, damaged_buffered, refused] {
+            assert_eq!(direct_io(&[unread, whole]), Some(dir.direct_io()));
+        }
+        assert_eq!(direct_io(&[damaged, refused]), Some(true), "as it was opened");
+        assert_eq!(direct_io(&[refused, damaged_buffered]), Some(false), "as it was opened");
+        assert_eq!(direct_io(&[refused]), None);
     }
 
     #[test]
