@@ -284,7 +284,7 @@ pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied
     };
     let copied = complete().inspect_err(|_| {
         // What cannot be removed is taken by the next checkpoint of that name.
-        let _ = std::fs::remove_dir_all(&partial);
+        let _ = prepared.remove();
     })?;
     setup::sync_dir(&setup::parent(dir))?;
     Ok(copied)

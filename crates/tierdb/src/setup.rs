@@ -257,6 +257,13 @@ impl Prepared {
         self.tiers.abandon()
     }
 
+    /// Removes the store and its directories, as [`Tiers::remove`] does: nobody relies on it.
+    pub(crate) fn remove(&mut self) -> Result<()> {
+        self.tiers.remove(own_file)?;
+        let remove = |path: &Path| std::fs::remove_dir_all(path).map_err(|e| io("remove", path, e));
+        self.tiers.fast.iter().chain(&self.tiers.flash).try_for_each(|tier| remove(&tier.path))
+    }
+
     pub(crate) fn uuid(&self) -> Uuid {
         self.tiers.uuid
     }

@@ -166,8 +166,8 @@ impl<D: Dir> Tiers<D> {
                     return Err(Error::NotFound { path: place.path.clone(), hint: FILLING });
                 }
             }
-            for place in cut_short(&places, &contents) {
-                leftovers(place, &own_file)?;
+            for (path, dir) in cut_short(&places, &contents) {
+                leftovers(path, dir, &own_file)?;
             }
             if places.iter().all(|place| place.dir.is_some()) {
                 break contents;
@@ -178,10 +178,8 @@ impl<D: Dir> Tiers<D> {
                 place.dir = Some(dir);
             }
         };
-        for place in cut_short(&places, &contents) {
-            for name in leftovers(place, &own_file)? {
-                place.dir.as_ref().map_or(Ok(()), |dir| dir.remove(&name))?;
-            }
+        for (path, dir) in cut_short(&places, &contents) {
+            clear(path, dir, &own_file)?;
         }
         let shape = shape(&places)?;
         let state = if intent == Intent::CreateNew { State::Filling } else { State::Creating };
@@ -286,8 +284,24 @@ impl<D: Dir> Tiers<D> {
     pub(crate) fn abandon(&mut self) -> Result<()> {
         for tier in self.fast.iter_mut().chain(&mut self.flash) {
             let found = identity::read(&tier.dir, tier.identity.role)?;
-            let filling = Identity { state: State::Filling, ..tier.identity.clone() };
-            tier.identity = identity::update(&tier.dir, &found, &filling)?;
+            // What says so already is not written again: there may be no room even for that.
+            if found.identity.state != State::Filling {
+                let filling = Identity { state: State::Filling, ..tier.identity.clone() };
+                tier.identity = identity::update(&tier.dir, &found, &filling)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the store, which is abandoned first. Locks stay, and so does all where there are files of others. A crash leaves
+    /// what counts as a copy that was cut short, or nothing.
+    pub(crate) fn remove(&mut self, own_file: impl Fn(&str) -> bool) -> Result<()> {
+        self.abandon()?;
+        for tier in self.fast.iter().chain(&self.flash) {
+            clear(&tier.path, &tier.dir, &own_file)?;
+            // Without `TIER`, a file that came back would be one of others.
+            tier.dir.sync()?;
+            tier.dir.remove(identity::NAME)?;
         }
         Ok(())
     }
@@ -316,24 +330,29 @@ fn lock<D: Dir>(
     Ok(locks)
 }
 
-/// The places in which the creation of a store was interrupted.
+/// The directories in which the creation of a store was interrupted, with their paths.
 fn cut_short<'a, D>(
     places: &'a [Place<D>],
     contents: &'a [Content],
-) -> impl Iterator<Item = &'a Place<D>> + 'a {
-    let both = places.iter().zip(contents);
-    both.filter(|(_, content)| content.found().is_some()).map(|(place, _)| place)
+) -> impl Iterator<Item = (&'a Path, &'a D)> + 'a {
+    let both = places.iter().zip(contents).filter(|(_, content)| content.found().is_some());
+    both.filter_map(|(place, _)| Some((place.path.as_path(), place.dir.as_ref()?)))
 }
 
-/// What an interrupted creation left at `place`, but for the `TIER` that says so: a crash while the rest is
+/// Removes what [`leftovers`] finds in `dir`.
+fn clear<D: Dir>(path: &Path, dir: &D, own_file: &impl Fn(&str) -> bool) -> Result<()> {
+    leftovers(path, dir, own_file)?.iter().try_for_each(|name| dir.remove(name))
+}
+
+/// What the creation of a store that nobody relies on left in `dir`, but for the `TIER` that says so: a crash while the rest is
 /// removed leaves it recognisable.
-fn leftovers<D: Dir>(place: &Place<D>, own_file: &impl Fn(&str) -> bool) -> Result<Vec<String>> {
-    let mut names = place.dir.as_ref().map_or(Ok(Vec::new()), Dir::list)?;
+fn leftovers<D: Dir>(path: &Path, dir: &D, own_file: &impl Fn(&str) -> bool) -> Result<Vec<String>> {
+    let mut names = dir.list()?;
     names.retain(|name| name != identity::NAME && !is_indifferent(name));
     match names.iter().find(|name| !own_file(name)) {
         None => Ok(names),
         Some(other) => Err(Error::NotAStore {
-            path: place.path.clone(),
+            path: path.into(),
             why: format!(
                 "the creation of a store in it was interrupted, and it holds {other:?}; remove that first"
             ),

@@ -122,3 +122,24 @@ fn a_checkpoint_that_another_has_finished_meanwhile_is_not_given_up() {
     give_up(&Config::one_directory(&partial), &copy).expect("nothing is there");
     assert!(!partial.exists());
 }
+
+/// Goal: the removal of a failed checkpoint may end early, and the next one of that name comes after it.
+/// Method: the last step has failed, and a file of others is in the way, which is left alone.
+#[test]
+fn a_removal_that_ends_early_leaves_a_partial_checkpoint() {
+    let dir = checkpoint();
+    let (copy, partial) = (dir.path().join("copy"), dir.path().join("copy.partial"));
+    std::fs::rename(&copy, &partial).expect("rename");
+    let mut prepared =
+        Prepared::begin(&Config::one_directory(&partial), Intent::OpenExisting, None).expect("open");
+    let notes = partial.join("notes");
+    std::fs::write(&notes, "not ours").expect("write");
+    prepared.remove().expect_err("it holds another file");
+    drop(prepared);
+    std::fs::remove_file(&notes).expect("it is there");
+    assert_eq!(Db::open_existing(&partial).expect_err("nobody relies on it").kind(), ErrorKind::NotFound);
+    let db = Db::open_existing(dir.path().join("store")).expect("open");
+    db.checkpoint(&copy).expect("checkpoint");
+    assert!(!partial.exists());
+    assert_eq!(restored(&dir).expect("restore").entries, 1);
+}
