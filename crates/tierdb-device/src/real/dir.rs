@@ -7,8 +7,8 @@ use crate::buf::AlignedBuf;
 use crate::combine::Combined;
 use crate::file::{BLOCK, Dir, DirLock, OpenMode};
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Mode, OFlags, flock, fstatfs, fsync, ftruncate, open, openat,
-    renameat, unlinkat,
+    AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Uid, fchmod, fchown, flock, fstat, fstatfs, fsync,
+    ftruncate, open, openat, renameat, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
 use std::ffi::CString;
@@ -61,7 +61,8 @@ impl RealDir {
     }
 
     /// Opens the directory at `path` for who only reads: nothing is tried in it, so it may be on a medium that cannot be
-    /// written. Its files are opened for reading, and its lock lets others read too.
+    /// written. Its files are opened for reading, and its lock lets others read too. A lock's file that is missing
+    /// is made, where it can be, as one of the directory's owner.
     ///
     /// # Errors
     /// `NotFound` if there is none.
@@ -384,13 +385,30 @@ impl DirLock for Unlocked {}
 /// The file of the lock of `dir`, opened for reading; made only where it is missing and can be.
 fn lock_to_read(dir: &OwnedFd) -> Result<Option<OwnedFd>, Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    match openat(dir, LOCK, flags, Mode::empty()) {
-        Err(Errno::NOENT) => match openat(dir, LOCK, flags | OFlags::CREATE, FILE_MODE) {
+    let find = || openat(dir, LOCK, flags, Mode::empty()).map(Some);
+    match find() {
+        // Nothing but a new file is ever handed over: what has got that name meanwhile may be a link to anything.
+        Err(Errno::NOENT) => match openat(dir, LOCK, flags | OFlags::CREATE | OFlags::EXCL, FILE_MODE) {
+            Err(Errno::EXIST) => find(),
             Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) => Ok(None),
-            made => made.map(Some),
+            made => made.inspect(|file| hand_over(file, dir)).map(Some),
         },
-        found => found.map(Some),
+        found => found,
     }
+}
+
+/// Makes a new `file` in `dir` one of the directory's owner, and of all who may write there, as far as this user may: who checks a
+/// store need not be who uses it, and must not shut that one out.
+fn hand_over(file: &OwnedFd, dir: &OwnedFd) {
+    let Ok(found) = fstat(dir) else { return };
+    let (owner, group) = (Uid::from_raw(found.st_uid), Gid::from_raw(found.st_gid));
+    let mut writers = Mode::from_raw_mode(found.st_mode) & (Mode::WGRP | Mode::WOTH);
+    if fchown(file, None, Some(group)).is_err() {
+        writers.remove(Mode::WGRP);
+    }
+    let readers = Mode::from_raw_mode(writers.as_raw_mode() << 1);
+    let _ = fchmod(file, FILE_MODE | readers | writers);
+    let _ = fchown(file, Some(owner), None);
 }
 
 /// Who has the lock that was refused on this file.
@@ -488,5 +506,28 @@ mod tests {
         let _lock = writer.lock().expect("lock");
         let Err(Error::Locked { holder, .. }) = reader.lock() else { panic!("it is written") };
         assert_eq!(holder.as_bytes(), [b"process ", &before[..]].concat());
+    }
+
+    /// Goal: who checks a store without a lock's file does not shut out who uses it.
+    /// Method: directories of various modes and, where this user may give one away, of another owner.
+    #[test]
+    fn a_lock_that_who_reads_makes_is_of_who_writes() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt};
+        for (mode, of_the_lock) in [(0o700, 0o600), (0o755, 0o600), (0o770, 0o660), (0o777, 0o666)] {
+            let temp = tempfile::tempdir().expect("temporary directory");
+            let _ = std::os::unix::fs::chown(temp.path(), Some(65533), Some(65534));
+            std::fs::set_permissions(temp.path(), PermissionsExt::from_mode(mode)).expect("mode");
+            let reader = RealDir::open_to_read(temp.path()).expect("directory");
+            let lock = reader.lock().expect("lock");
+            let about = |path: PathBuf| std::fs::metadata(path).expect("it is there");
+            let (dir, file) = (about(temp.path().into()), about(temp.path().join(LOCK)));
+            assert_eq!((file.uid(), file.gid()), (dir.uid(), dir.gid()));
+            assert_eq!(file.mode() & 0o777, of_the_lock, "in a directory of mode {mode:o}");
+            let writer = RealDir::open(temp.path()).expect("directory");
+            assert!(matches!(writer.lock(), Err(Error::Locked { .. })), "it is read");
+            drop(lock);
+            let _lock = writer.lock().expect("lock");
+            assert!(matches!(reader.lock(), Err(Error::Locked { .. })), "it is written");
+        }
     }
 }
