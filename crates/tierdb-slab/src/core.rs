@@ -84,6 +84,13 @@ pub struct Core<P: Pool, D: Dir> {
     pub ordered: bool,
 }
 
+/// Where the clock of a store starts whose seqnos so far are not above `last`. Commit words know the low bits of a seqno only: if each
+/// time began with the same ones, the n-th writes of two times would have the same mark, and a damaged record would pass for the older
+/// version of its key. Below half a step, so that the first raise of the limit leaves as many as every other one.
+pub fn clock_start(last: Seqno) -> Seqno {
+    last + checksum(0, &last.to_le_bytes()) % (SEQNO_STEP / 2)
+}
+
 /// The hash by which a key is tracked.
 pub fn hash_of(key: &[u8]) -> u64 {
     checksum(0x5bd1, key)

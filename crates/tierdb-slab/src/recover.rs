@@ -13,7 +13,7 @@ use crate::batch::decode_range;
 use crate::cache::Cache;
 use crate::commit::CommitSlots;
 use crate::config::Options;
-use crate::core::{Core, Router, STEP_BITS};
+use crate::core::{Core, Router, STEP_BITS, clock_start};
 use crate::counters::Counters;
 use crate::divide::divide;
 use crate::flash::{Flash, TableFile, TableRecord};
@@ -70,7 +70,7 @@ fn core_of<P: Pool, D: Dir>(
         mode: media.mode,
         gate: Gate::new(media.latch),
         fast_meter: media.fast_meter,
-        clock: CommitClock::new(last),
+        clock: CommitClock::new(clock_start(last)),
         snapshots: Snapshots::default(),
         tracker: Tracker::new(tracked),
         cache: Cache::new(),
@@ -300,25 +300,28 @@ impl Sorted {
         last: Seqno,
     ) {
         let Doubtful { key, at, version } = doubtful;
-        let as_new = |table: &Arc<LiveTable<D>>| {
-            let whole = table.table(Cause::Recovery);
-            let found = whole.and_then(|whole| whole.get(&key, Seqno::MAX, Cause::Recovery));
-            found.is_ok_and(|found| found.is_some_and(|found| version.is_no_newer_than(found.seqno)))
+        let version_in = |table: &Arc<LiveTable<D>>| {
+            let whole = table.table(Cause::Recovery).ok()?;
+            whole.get(&key, Seqno::MAX, Cause::Recovery).ok()?.map(|found| found.seqno)
         };
+        let on_flash: Vec<Seqno> = tables.iter().filter_map(version_in).collect();
         let other = self.newest.get(&*key).map(|entry| entry.seqno);
-        let mut ranges = self.ranges.iter().filter(|range| range.range.contains(&key)).peekable();
-        // It is looked for only where something depends on it.
-        let seqno = match version {
-            Version::Exact(seqno) => Some(seqno),
-            Version::Live(mark) if other.is_some() || ranges.peek().is_some() => {
-                heap.seqno_of(at, mark, last)
+        let ranges: Vec<Seqno> =
+            self.ranges.iter().filter(|range| range.range.contains(&key)).map(|range| range.seqno).collect();
+        let version = match version {
+            // Its seqno is looked for only where something depends on it, and counts more than what its word has of that.
+            Version::Live(mark)
+                if other.is_some()
+                    || !ranges.is_empty()
+                    || on_flash.iter().any(|seqno| version.is_no_newer_than(*seqno)) =>
+            {
+                heap.seqno_of(at, mark, last).map_or(version, Version::Exact)
             }
-            Version::Live(_) => None,
+            Version::Live(_) | Version::Exact(_) => version,
         };
-        let older_than = |other: Seqno| seqno.is_some_and(|seqno| seqno < other);
-        let here = other.is_some_and(|other| older_than(other) || version.is_no_newer_than(other));
-        let removed = ranges.any(|range| older_than(range.seqno));
-        if here || removed || tables.iter().any(as_new) {
+        let as_new = on_flash.into_iter().chain(other).any(|seqno| version.is_no_newer_than(seqno));
+        let removed = ranges.into_iter().any(|range| matches!(version, Version::Exact(own) if own < range));
+        if as_new || removed {
             self.unneeded.push(at);
             return;
         }
@@ -342,5 +345,42 @@ impl Sorted {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::engine::SlabStore;
+    use crate::rig::{self, Store};
+    use tierdb_base::ErrorKind;
+    use tierdb_engine::Engine;
+
+    const POOL: u64 = 132 << 10;
+
+    #[test]
+    fn the_same_bits_of_another_seqno_do_not_make_a_damaged_record_an_older_one() {
+        for is_flushed in [true, false] {
+            let store = Store::new(POOL, rig::options(POOL));
+            store.put(b"key", 10);
+            let entry_of = || *store.part().read().index.get(&b"key"[..]).expect("on the fast tier");
+            let older = entry_of();
+            if is_flushed {
+                store.engine.flush().expect("room");
+            }
+            let core = store.core();
+            while core.clock.last() + 1 < older.seqno + (1 << 20) {
+                core.reserve_seqnos();
+                drop(core.clock.begin());
+            }
+            store.put(b"key", 20);
+            let newer = entry_of();
+            assert_eq!(newer.seqno, older.seqno + (1 << 20));
+            [0, 1].iter().for_each(|byte| store.world.flip_bit("pool", newer.at() + byte, 3));
+            let Store { world, engine } = store;
+            drop(engine);
+            let engine = SlabStore::open(rig::media(&world, 1 << 20), rig::options(POOL)).expect("it opens");
+            let refused = engine.get(b"key").expect_err("not what was written before it");
+            assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
+        }
     }
 }

@@ -125,6 +125,26 @@ fn a_damaged_record_costs_nothing_that_was_written_after_it() {
     assert_eq!(store.reopened().engine.get(b"key").expect("removed"), None);
 }
 
+/// Commit words have some bits of a seqno, and those do not begin anew with each open: what was written first after one is not taken for what
+/// was written first before it.
+#[test]
+fn a_damaged_record_does_not_pass_for_one_of_an_earlier_time() {
+    for is_flushed in [true, false] {
+        // Of its checksum; and of its value, so that nothing but the word tells of its seqno.
+        for bytes in [&[0, 1][..], &[0, 1, HEADER + 5]] {
+            let store = Store::new(Rig::new(base::sizes(1 << 20), None));
+            store.put("key", b"older");
+            if is_flushed {
+                store.flush();
+            }
+            let store = store.reopened();
+            store.put("key", b"newer");
+            damage(&store, "newer", bytes);
+            store.reopened().is_damaged("key").expect("not what was written before it");
+        }
+    }
+}
+
 /// Whatever takes the place of a record that cannot be read lasts, though nothing says any more which one was the newer.
 #[test]
 fn what_replaces_a_damaged_record_lasts() {
