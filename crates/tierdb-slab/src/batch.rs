@@ -141,7 +141,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     continue;
                 };
                 changes.push(written.commit);
-                changes.extend(before.and_then(|entry| heap.free_if_doubtful(entry)));
+                changes.extend(before.and_then(|entry| heap.free_if_unreadable(entry)));
                 effects.push((number, key, Effect::Replace { written, tombstone: value.is_none(), before }));
             }
         }
@@ -169,7 +169,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     let long = !written.slots.parts.is_empty();
                     state.insert(key, Entry::new(written.slots.at, seqno, tombstone, long));
                     if let Some(entry) = before {
-                        state.replaced(heap, key, entry, seqno, keep);
+                        state.retire(heap, key, entry, seqno, keep);
                     }
                 }
             }
@@ -212,12 +212,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let written = heap.write(&mut stage, &record, Purpose::Removal);
             let Some(written) = written else { return no_room(1) };
             let mut changes = vec![written.commit];
-            if let Some(bounds) = bounds(range).filter(|_| self.doubtful) {
-                for state in &states {
-                    let inside = state.index.range::<[u8], _>(bounds);
-                    changes.extend(inside.filter_map(|(_, entry)| heap.free_if_doubtful(*entry)));
-                }
-            }
+            let inside = |state: &State<D>| -> Vec<(Key, Entry)> {
+                let Some(bounds) = bounds(range) else { return Vec::new() };
+                state.index.range::<[u8], _>(bounds).map(|(key, entry)| (key.clone(), *entry)).collect()
+            };
+            let removed: Vec<_> = states.iter().map(|state| inside(state)).collect();
+            let unreadable = |(_, entry): &(Key, Entry)| heap.free_if_unreadable(*entry);
+            changes.extend(removed.iter().flatten().filter_map(unreadable));
             let Some(redo) = heap.stage_redo(&mut stage, &changes) else {
                 heap.give(&written.slots);
                 return no_room(changes.len());
@@ -225,14 +226,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
             heap.install(stage, redo, &changes, &self.commits);
             states.iter_mut().for_each(|state| state.release_retired(heap));
             let tombstone = Arc::new(RangeTombstone { seqno, range: range.clone(), slots: written.slots });
-            for state in &mut states {
+            for (state, removed) in states.iter_mut().zip(removed) {
                 state.ranges.push(tombstone.clone());
-                let Some(bounds) = bounds(range) else { continue };
-                let keys: Vec<(Key, Entry)> =
-                    state.index.range::<[u8], _>(bounds).map(|(key, entry)| (key.clone(), *entry)).collect();
-                for (key, entry) in keys {
+                for (key, entry) in removed {
                     state.remove(&key);
-                    state.replaced(heap, &key, entry, seqno, keep);
+                    state.retire(heap, &key, entry, seqno, keep);
                 }
             }
             let lsn = heap.pool.lsn();

@@ -58,9 +58,11 @@ impl CommitSlots {
 }
 
 impl<P: Pool> Heap<P> {
-    /// What has to be published with the word of the version that replaces `entry`, if that is doubtful: its slot is free.
-    pub fn free_if_doubtful(&self, entry: Entry) -> Option<Change> {
-        let word_at = entry.is_doubtful().then(|| self.slabs.word_at(entry.at()).ok())??;
+    /// What has to be published with the word of the version that replaces `entry`, if that cannot be read: its slot is free. That is
+    /// what an open or a migration found; and of a long value the head is looked at, which is needed for its parts anyway.
+    pub fn free_if_unreadable(&self, entry: Entry) -> Option<Change> {
+        let unreadable = entry.is_stuck() || entry.is_long() && self.head(entry.at()).is_err();
+        let word_at = unreadable.then(|| self.slabs.word_at(entry.at()).ok())??;
         Some((word_at, self.slabs.free_word(word_at)))
     }
 

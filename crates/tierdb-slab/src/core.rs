@@ -17,7 +17,7 @@ use crate::tune::{CopiedShare, PinnedShare};
 use crate::work::Work;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use tierdb_base::{Seqno, checksum};
 use tierdb_device::{Dir, Meter};
 use tierdb_engine::{Gate, Latencies};
@@ -71,8 +71,8 @@ pub struct Core<P: Pool, D: Dir> {
     pub pinned: PinnedShare,
     pub copied: CopiedShare,
     pub lost: Lost,
-    /// Whether damage has made versions doubtful that were found when the store was opened.
-    pub doubtful: bool,
+    /// Whether versions on the fast tier are known that damage has made unreadable: since the store was opened, or a migration met one.
+    pub doubtful: AtomicBool,
     pub counters: Counters,
     pub latencies: Latencies,
     pub work: Work,

@@ -511,6 +511,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
                 if damaged.contains(key) {
                     state.mark_unreadable(key, *entry);
+                    self.doubtful.store(true, Ordering::Relaxed);
                     continue;
                 }
                 if *stays {

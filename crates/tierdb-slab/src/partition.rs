@@ -385,15 +385,6 @@ impl<D: Dir> State<D> {
         self.retired.push(Retired { slots, hold: keep });
     }
 
-    /// The version `entry` of `key` was replaced by write `by`, whose word was published with what [`Heap::free_if_doubtful`] says.
-    pub fn replaced<P: Pool>(&mut self, heap: &Heap<P>, key: &[u8], entry: Entry, by: Seqno, keep: bool) {
-        if entry.is_doubtful() {
-            self.retire_freed(heap, key, entry, by, keep);
-        } else {
-            self.retire(heap, key, entry, by, keep);
-        }
-    }
-
     /// As [`State::retire`], for a version whose word is free on media already.
     pub fn retire_freed<P: Pool>(&mut self, heap: &Heap<P>, key: &[u8], entry: Entry, by: Seqno, keep: bool) {
         let slots = Self::slots_of(heap, entry);

@@ -36,7 +36,7 @@ use crate::work::Work;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use tierdb_base::{Error, Result, Seqno, TierRole};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::{Gate, Latencies, Media};
@@ -78,7 +78,7 @@ fn core_of<P: Pool, D: Dir>(
         pinned: PinnedShare::new(options.pinned_pct),
         copied: CopiedShare::new(options.copied_pct),
         lost,
-        doubtful: false,
+        doubtful: AtomicBool::new(false),
         counters: Counters::default(),
         latencies: Latencies::new(),
         work: Work::new(options.background),
@@ -221,7 +221,7 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
         .collect();
     let doubtful = newest.iter().any(|(_, entry)| entry.is_doubtful());
     let router = divide(newest, tables, sorted.ranges, options.partitions);
-    let core = Core { doubtful, ..core_of(media, options, heap, flash, router, last, lost) };
+    let core = Core { doubtful: doubtful.into(), ..core_of(media, options, heap, flash, router, last, lost) };
     if core.router.read().parts.iter().any(|part| !part.read().ranges.is_empty()) {
         core.work.want_cleaning();
     }

@@ -4,7 +4,7 @@
 //! fenced, the index names it. The slot of the version before is free on media before the partition's next word
 //! is published ([`crate::partition`], invariant 3). What is waited for is waited for without the lock.
 //!
-//! A version that damage has made doubtful cannot wait for that: an open could not tell which of two live ones is the newer. Its
+//! A version that damage has made unreadable cannot wait for that: an open could not tell which of two live ones is the newer. Its
 //! slot is freed with the new word, as a group of two ([`crate::commit`]).
 //!
 //! A delete of a key that flash does not hold frees the slot; any other leaves a tombstone, which goes when it
@@ -17,6 +17,7 @@ use crate::partition::{Entry, State};
 use crate::record::Kind;
 use crate::room::Need;
 use crate::slabs::Purpose;
+use std::sync::atomic::Ordering;
 use tierdb_base::{Result, check_key, check_value};
 use tierdb_device::Dir;
 use tierdb_engine::Durability;
@@ -63,9 +64,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(())
     }
 
-    /// Bytes by which a write may flush more for each key whose version damage has made doubtful.
+    /// Bytes by which a write may flush more for each key whose version damage has made unreadable, where that is known of any.
     pub fn admit_doubt_bytes(&self) -> u64 {
-        if self.doubtful { self.heap.admit_bytes(0, 2 * REDO_BYTES) } else { 0 }
+        if self.doubtful.load(Ordering::Relaxed) { self.heap.admit_bytes(0, 2 * REDO_BYTES) } else { 0 }
     }
 
     /// Makes space until `attempt` finds the slots it needs.
@@ -143,7 +144,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             Ok(Tried::NoRoom(need))
         };
         let Some(written) = heap.write(&mut stage, &record, purpose) else { return no_room(1) };
-        let freed = before.and_then(|entry| heap.free_if_doubtful(entry));
+        let freed = before.and_then(|entry| heap.free_if_unreadable(entry));
         let changes = [written.commit, freed.unwrap_or_default()];
         let changes = &changes[..1 + usize::from(freed.is_some())];
         let Some(redo) = heap.stage_redo(&mut stage, changes) else {
@@ -155,7 +156,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let long = !written.slots.parts.is_empty();
         state.insert(key, Entry::new(written.slots.at, seqno, value.is_none(), long));
         if let Some(entry) = before {
-            state.replaced(heap, key, entry, seqno, keep);
+            state.retire(heap, key, entry, seqno, keep);
         }
         Ok(Tried::Done)
     }

@@ -177,19 +177,44 @@ fn what_replaces_a_damaged_record_lasts() {
             None,
         ),
     ];
-    for (number, (change, wanted)) in changes.into_iter().enumerate() {
+    let short = || {
         let store = with_larger_seqnos();
         store.put("key", b"on flash");
         store.flush();
         store.put("key", b"newer");
         // Its seqno, and its value.
         damage(&store, "newer", &[12, 13, HEADER + 5]);
-        let store = store.reopened();
-        store.is_damaged("key").expect("not what flash has");
-        change(&store);
-        let store = store.reopened();
-        let found = store.engine.get(b"key").unwrap_or_else(|error| panic!("change {number}: {error}"));
-        assert_eq!(found.as_deref(), wanted, "change {number}");
+        store
+    };
+    let long = || {
+        let store = with_larger_seqnos();
+        store.put("key", &value("parts", 20_000));
+        damage(&store, "", &[0, 1]);
+        store
+    };
+    // Found by an open, by a migration, and by what replaces it.
+    type Setup<'s> = (&'s str, &'s dyn Fn() -> Store<Sizes>);
+    let migrated = |store: Store<Sizes>| {
+        store.flush();
+        store
+    };
+    let setups: [Setup<'_>; 5] = [
+        ("short, opened", &|| short().reopened()),
+        ("short, migrated", &|| migrated(short())),
+        ("long, opened", &|| long().reopened()),
+        ("long, migrated", &|| migrated(long())),
+        ("long", &long),
+    ];
+    for (number, (change, wanted)) in changes.into_iter().enumerate() {
+        for (setup, damaged) in setups {
+            let store = damaged();
+            store.is_damaged("key").expect("not what flash has");
+            change(&store);
+            let store = store.reopened();
+            let found =
+                store.engine.get(b"key").unwrap_or_else(|error| panic!("{setup}, change {number}: {error}"));
+            assert_eq!(found.as_deref(), wanted, "{setup}, change {number}");
+        }
     }
 }
 
