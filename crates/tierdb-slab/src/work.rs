@@ -225,17 +225,19 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    /// How long a writer is held back: the less room there is, and the less memory where no more may be written to flash.
+    /// How long a writer is held back: the less room there is, and the less memory. What migrations get ahead of costs nothing, so that
+    /// begins when half of what they may use is gone; with memory at once where no more may be written to flash.
     fn pace(&self) -> Duration {
         let (free, target) = (self.heap.slabs.free_bytes(), self.free_target(self.options.high_pct));
         let of_room = if free < target / 2 { 1.0 - free as f64 / (target as f64 / 2.0) } else { 0.0 };
-        let memory = self.work.memory_pct.load(Ordering::Relaxed).saturating_sub(MEMORY_PCT);
-        let of_memory = memory as f64 / (LAST_MEMORY_PCT - MEMORY_PCT) as f64;
-        if self.flash.is_spent() {
-            SPENT_PACE.mul_f64(of_room.max(of_memory).min(1.0))
+        let (longest, from) = if self.flash.is_spent() {
+            (SPENT_PACE, MEMORY_PCT)
         } else {
-            PACE.mul_f64(of_room)
-        }
+            (PACE, MEMORY_PCT.midpoint(LAST_MEMORY_PCT))
+        };
+        let memory = self.work.memory_pct.load(Ordering::Relaxed).saturating_sub(from);
+        let of_memory = memory as f64 / (LAST_MEMORY_PCT - from) as f64;
+        longest.mul_f64(of_room.max(of_memory).min(1.0))
     }
 
     /// Makes room until the fill is below the low watermark, or nothing that is unpopular is left, or something else is more urgent.
@@ -689,6 +691,38 @@ mod tests {
         // A caller that asks for it is heard.
         store.engine.compact().expect("room");
         assert!(store.part().read().ranges.is_empty() && core.counters.table_bytes.get() > written);
+    }
+
+    #[test]
+    fn memory_holds_writers_back_without_a_write_budget() {
+        let store = Store::new(POOL, rig::options(POOL));
+        let core = store.core();
+        let pace_at = |pct| {
+            core.work.memory_pct.store(pct, Ordering::Relaxed);
+            core.pace()
+        };
+        assert!(!core.flash.is_spent());
+        assert_eq!(
+            (pace_at(0), pace_at(80)),
+            (Duration::ZERO, Duration::ZERO),
+            "migrations get ahead of that"
+        );
+        assert!(Duration::ZERO < pace_at(90) && pace_at(90) < pace_at(99));
+        assert_eq!((pace_at(100), pace_at(1000)), (PACE, PACE));
+    }
+
+    /// Nothing would make less of it: writers are slowed, and go on.
+    #[test]
+    fn a_writer_does_not_wait_for_memory() {
+        let options = Options { memory: 1 << 10, background: Background::Threads, ..rig::options(POOL) };
+        let store = Store::new(POOL, options);
+        store.world.dir("flash0").set_capacity(Some(0));
+        let core = store.core();
+        (0..60).for_each(|number| store.put(&[b'k', number], 100));
+        core.settle_memory();
+        assert_eq!((core.is_memory_over(LAST_MEMORY_PCT), core.pace()), (true, PACE));
+        store.put(b"another", 100);
+        assert!(core.counters.stall_ns.get() > 0);
     }
 
     /// A page that the device cannot read costs its keys, and not those who need room.
