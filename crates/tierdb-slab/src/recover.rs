@@ -304,7 +304,8 @@ impl Sorted {
             let whole = table.table(Cause::Recovery).ok()?;
             whole.get(&key, Seqno::MAX, Cause::Recovery).ok()?.map(|found| found.seqno)
         };
-        let on_flash: Vec<Seqno> = tables.iter().filter_map(version_in).collect();
+        let on_flash: Vec<Seqno> =
+            tables.iter().filter(|table| table.footer().covers(&key)).filter_map(version_in).collect();
         let other = self.newest.get(&*key).map(|entry| entry.seqno);
         let ranges: Vec<Seqno> =
             self.ranges.iter().filter(|range| range.range.contains(&key)).map(|range| range.seqno).collect();
@@ -350,6 +351,7 @@ impl Sorted {
 
 #[cfg(test)]
 mod tests {
+    use crate::config::Options;
     use crate::engine::SlabStore;
     use crate::rig::{self, Store};
     use tierdb_base::ErrorKind;
@@ -382,5 +384,30 @@ mod tests {
             let refused = engine.get(b"key").expect_err("not what was written before it");
             assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
         }
+    }
+
+    #[test]
+    fn a_doubtful_record_costs_the_indexes_of_the_tables_that_its_key_may_be_in() {
+        let options = Options { open_tables: 16, table_bytes: 16 << 10, ..rig::options(POOL) };
+        let world = rig::world(POOL);
+        let engine = SlabStore::create(rig::media(&world, 4 << 20), options.clone()).expect("an empty store");
+        let store = Store { world, engine };
+        for number in 0..250u8 {
+            store.put(&[b'k', number], 2000);
+            if number % 25 == 24 {
+                store.engine.flush().expect("room");
+            }
+        }
+        let tables = store.part().read().tables.tables().count();
+        assert!(tables >= 30, "{tables} tables");
+        let key = [b'k', 100];
+        store.put(&key, 20);
+        let at = store.part().read().index.get(&key[..]).expect("on the fast tier").at();
+        [0, 1].iter().for_each(|byte| store.world.flip_bit("pool", at + byte, 3));
+        let Store { world, engine } = store;
+        drop(engine);
+        let engine = SlabStore::open(rig::media(&world, 4 << 20), options).expect("it opens");
+        assert!(engine.core().flash.loads.get() <= 1, "{} indexes", engine.core().flash.loads.get());
+        engine.get(&key).expect_err("not what flash has");
     }
 }
