@@ -14,7 +14,7 @@ use crate::room::Need;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tierdb_base::{Error, ErrorKind, Result};
 use tierdb_device::Dir;
@@ -32,8 +32,10 @@ const LAST_MEMORY_PCT: u64 = 100;
 const SPENT_PACE: Duration = Duration::from_millis(10);
 /// Keys that may be rewritten for each that was promoted, to make room for more, whatever a migration yields.
 const REWRITTEN: u64 = 4;
-/// Time after which what range tombstones hide is tried to be removed again.
+/// Time after which what range tombstones hide is tried to be removed again; twice as long after each further failure, up to 64 times. So
+/// a store that nobody uses does not keep on reading what the device does not give.
 const CLEAN_AGAIN: Duration = Duration::from_secs(1);
+const MOST_DOUBLED: u32 = 6;
 /// Longest time for which a writer is held back when little is free.
 const PACE: Duration = Duration::from_micros(500);
 
@@ -47,6 +49,8 @@ pub struct Work {
     commit: Wakeup,
     /// From when on what range tombstones hide is to be removed, if there may be any.
     cleaning_from: Mutex<Option<Instant>>,
+    /// How often that has failed since it was asked for.
+    failed_cleanings: AtomicU32,
     /// Held by whoever removes what range tombstones hide.
     pub cleaning: Mutex<()>,
     /// Held by whoever empties slabs.
@@ -85,6 +89,7 @@ impl Work {
             upkeep: Wakeup::default(),
             commit: Wakeup::default(),
             cleaning_from: Mutex::default(),
+            failed_cleanings: AtomicU32::new(0),
             cleaning: Mutex::new(()),
             tidying: Mutex::new(()),
             dividing: RwLock::new(()),
@@ -111,6 +116,7 @@ impl Work {
 
     /// A range was removed, or a snapshot is gone that saw one.
     pub fn want_cleaning(&self) {
+        self.failed_cleanings.store(0, Ordering::Relaxed);
         *self.cleaning_from.lock() = Some(Instant::now());
         if !self.is_inline() {
             self.want_space();
@@ -169,6 +175,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         from.is_some_and(|from| from <= Instant::now()) && !self.flash.is_spent()
     }
 
+    /// When to see whether that is due, if there is anything to be removed: a budget that is spent is looked at again, too.
+    fn next_cleaning(&self) -> Option<Instant> {
+        let from = (*self.work.cleaning_from.lock())?;
+        Some(if self.flash.is_spent() { from.max(Instant::now() + CLEAN_AGAIN) } else { from })
+    }
+
     /// Removes it if that is due. If it fails, it is due again, but not at once: what hinders it may last.
     fn clean_if_due(&self) {
         if !self.is_cleaning_due() {
@@ -178,7 +190,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let again = match self.clean_ranges(&|| !self.is_waited_for()) {
             Ok(Cleaned::All) => return,
             Ok(Cleaned::Some) => Instant::now(),
-            Ok(Cleaned::Readable) | Err(_) => Instant::now() + CLEAN_AGAIN,
+            Ok(Cleaned::Readable) | Err(_) => {
+                let failed = self.work.failed_cleanings.fetch_add(1, Ordering::Relaxed);
+                Instant::now() + CLEAN_AGAIN * (1 << failed.min(MOST_DOUBLED))
+            }
         };
         self.work.cleaning_from.lock().get_or_insert(again);
     }
@@ -473,8 +488,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         loop {
             let wanted = {
                 let mut state = self.work.state.lock();
-                while !state.want_space && !state.stop {
-                    self.work.space_wanted.wait(&mut state);
+                while !state.want_space && !state.stop && !self.is_cleaning_due() {
+                    match self.next_cleaning() {
+                        Some(at) => _ = self.work.space_wanted.wait_until(&mut state, at),
+                        None => self.work.space_wanted.wait(&mut state),
+                    }
                 }
                 if state.stop {
                     return;
@@ -723,6 +741,28 @@ mod tests {
         assert_eq!((core.is_memory_over(LAST_MEMORY_PCT), core.pace()), (true, PACE));
         store.put(b"another", 100);
         assert!(core.counters.stall_ns.get() > 0);
+    }
+
+    #[test]
+    fn a_cleaning_that_failed_is_tried_again_though_nobody_writes() {
+        let store = Store::new(POOL, Options { background: Background::Threads, ..rig::options(POOL) });
+        (0..60).for_each(|number| store.put(&[b'k', number], 700));
+        store.engine.flush().expect("room");
+        store.world.dir("flash0").set_capacity(Some(0));
+        let range = KeyRange::half_open([b'k', 3], [b'k', 9]);
+        store.engine.delete_range(&range, Durability::Durable).expect("room");
+        let given_up = Instant::now() + Duration::from_secs(20);
+        let until = |holds: &dyn Fn() -> bool| {
+            while !holds() {
+                assert!(Instant::now() < given_up, "nothing tries again");
+                assert!(store.engine.get(&[b'k', 9]).expect("whole").is_some());
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        until(&|| store.core().next_cleaning().is_some_and(|at| at > Instant::now()));
+        assert!(!store.part().read().ranges.is_empty(), "flash is full");
+        store.world.dir("flash0").set_capacity(None);
+        until(&|| store.part().read().ranges.is_empty());
     }
 
     /// A page that the device cannot read costs its keys, and not those who need room.
