@@ -28,7 +28,7 @@ use crate::heap::Slots;
 use crate::key::Key;
 use crate::levels::{FIRST, Level, Levels};
 use crate::live::{LiveTable, Manifest};
-use crate::partition::{Entry, Partition, RangeTombstone, State, bounds};
+use crate::partition::{Bounds, Entry, Partition, RangeTombstone, State, bounds};
 use crate::parts::Places;
 use crate::promote::Promotion;
 use crate::tracker::Tier;
@@ -49,6 +49,9 @@ const MOST_TABLES: u64 = 4;
 const FREE_AT_ONCE: usize = 256;
 /// What was not written during this part of as many writes as the fast tier has keys is written to flash with its neighbours.
 const LATELY: u64 = 4;
+/// How a merge reads a table.
+const ALL: Bounds<'_> = (Bound::Unbounded, Bound::Unbounded);
+const AHEAD: ReadAhead = ReadAhead { first: 256 << 10, most: 256 << 10 };
 
 /// Which keys leave the fast tier, of those of which flash has not the newest version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -360,12 +363,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         snapshots.push(last);
         let oldest = snapshots.iter().copied().min().unwrap_or(last);
         let fast = FastSource { heap: &self.heap, victims: victims.iter(), current: None, damaged };
-        let all = (Bound::Unbounded, Bound::Unbounded);
-        let ahead = ReadAhead { first: 256 << 10, most: 256 << 10 };
         let mut sources: Vec<Box<dyn Source + '_>> = vec![Box::new(fast)];
         for table in &plan.tables {
             let whole = table.table(Cause::Migration)?;
-            sources.push(Box::new(whole.iter(all, Direction::Forward, ahead, Cause::Migration)));
+            sources.push(Box::new(whole.iter(ALL, Direction::Forward, AHEAD, Cause::Migration)));
         }
         let source = Merge::new(sources, Direction::Forward);
         let merged = WithoutRemoved { source, ranges: ranges.clone(), oldest };
@@ -572,18 +573,21 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let done = self.migrate(part, plan, victims, promote);
         match &done {
             Err(error @ (Error::Corrupt { .. } | Error::Io { op: "read", .. })) => {
-                let is_whole = |table: &LiveTable<D>| {
-                    let checked = table.table(Cause::Migration)?.verify(Cause::Migration)?;
-                    Ok::<bool, Error>(checked.damage.is_empty())
-                };
-                // Of several, which one it is: what is above a damaged table is to be merged with the fast tier as ever.
-                let several = plan.tables.len() > 1;
-                let whole: Vec<bool> =
-                    plan.tables.iter().map(|table| several && is_whole(table).unwrap_or(false)).collect();
-                let all = whole.iter().all(|whole| *whole);
-                for (table, whole) in plan.tables.iter().zip(whole).filter(|(_, whole)| all || !whole) {
-                    // What was read at the second try is not to be trusted less from now on.
-                    self.leave_out(table, error, !whole);
+                if let [table] = &*plan.tables {
+                    self.leave_out(table, error, true);
+                    return Ok(Migrated::default());
+                }
+                // Of several, which one it is, each by its own error: what is above a damaged table is to be merged with the fast tier as ever.
+                let failed: Vec<Option<Error>> =
+                    plan.tables.iter().map(|table| read_through(table).err()).collect();
+                let all_whole = failed.iter().all(Option::is_none);
+                for (table, own) in plan.tables.iter().zip(failed) {
+                    match own {
+                        Some(own) => self.leave_out(table, &own, true),
+                        // What was read at the second try is not to be trusted less from now on.
+                        None if all_whole => self.leave_out_for_now(table, error, false),
+                        None => {}
+                    }
                 }
                 Ok(Migrated::default())
             }
@@ -597,8 +601,24 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if error.kind() == ErrorKind::Corrupt {
             table.damaged.store(true, Ordering::Release);
         } else {
-            table.mark_unreadable(suspect);
-            *self.work.unreadable.lock() = Some(error.clone());
+            self.leave_out_for_now(table, error, suspect);
+        }
+    }
+
+    fn leave_out_for_now(&self, table: &LiveTable<D>, error: &Error, suspect: bool) {
+        table.mark_unreadable(suspect);
+        *self.work.unreadable.lock() = Some(error.clone());
+    }
+}
+
+/// Reads what a merge reads of `table`.
+fn read_through<D: Dir>(table: &LiveTable<D>) -> Result<()> {
+    let whole = table.table(Cause::Migration)?;
+    let mut entries = whole.iter(ALL, Direction::Forward, AHEAD, Cause::Migration);
+    loop {
+        entries.advance()?;
+        if entries.entry().is_none() {
+            return Ok(());
         }
     }
 }

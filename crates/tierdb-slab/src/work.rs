@@ -837,6 +837,28 @@ mod tests {
         assert_eq!(core.drop_copies(Copies::All), 1);
     }
 
+    #[test]
+    fn a_table_that_was_not_read_once_is_not_taken_for_the_damaged_one_beside_it() {
+        let mut left_out = 0;
+        for read in 0..6 {
+            let store = Store::new(POOL, Options { table_bytes: 16 << 10, ..rig::options(POOL) });
+            (0..30).for_each(|number| store.put(&[b'k', number], 700));
+            store.engine.flush().expect("room");
+            let tables: Vec<_> = store.part().read().tables.tables().cloned().collect();
+            let [damaged, other, ..] = &*tables else { panic!("{} tables", tables.len()) };
+            store.world.flip_bit(&format!("flash0/{}", tierdb_table::file_name(damaged.number())), 100, 3);
+            store.put(&[b'k', 4], 700);
+            store.world.inject(FaultPlan::nth(read, FaultKind::Eio).on(Ops::READ).in_dir("flash0"));
+            let plan =
+                Plan { range: KeyRange::all(), into: FIRST, tables: vec![damaged.clone(), other.clone()] };
+            store.core().migrate_or_mark(&store.part(), &plan, Victims::All, false).expect("left out");
+            assert!(damaged.is_damaged(), "read {read}");
+            assert!(!other.damaged.load(Ordering::Acquire), "read {read}");
+            left_out += u32::from(other.is_damaged());
+        }
+        assert!(left_out > 0, "no read of it has failed");
+    }
+
     /// That there is no room has a reason, and that is what the writer is told.
     #[test]
     fn a_table_whose_index_cannot_be_read_is_the_reason_that_there_is_no_room() {
