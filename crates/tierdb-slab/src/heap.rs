@@ -128,6 +128,14 @@ impl<P: Pool> Heap<P> {
         Some((key, seqno))
     }
 
+    /// Whether a head at byte `at` with one wrong byte may be that of a value in parts. Two things say so, of which one is right: that it lists
+    /// some, and that key and value are longer than its slot.
+    pub fn may_have_parts(&self, at: u64) -> bool {
+        let mut header = [0u8; HEADER];
+        let Some(slot) = self.slabs.slot_bytes(at) else { return false };
+        self.pool.read(at, &mut header).is_ok() && record::may_have_parts(&header, slot as usize)
+    }
+
     /// The seqno, not above `last`, of the record at byte `at`, whose head is damaged but for its key, and whose word has this mark: the
     /// one that its value was written with. `None` where no seqno tells that: more is damaged, the value is kept in parts, or there have been
     /// more writes than can be tried. What the head gives alone is not to be believed: a single wrong bit would bring an older version back.

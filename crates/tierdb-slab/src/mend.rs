@@ -12,7 +12,7 @@ use tierdb_pmem::Pool;
 
 /// Longer heads are not tried: 255 tries for each byte, of which each sums all of them.
 const MOST_BYTES: usize = 512;
-/// Heads for which an open tries at the most: about 5 ms of processor time each.
+/// Heads of values that lie in their slots for which an open tries at the most: about 5 ms of processor time each.
 pub const MOST_HEADS: u32 = 256;
 
 /// Where a head with one wrong byte is, and the bytes that it should have.

@@ -142,6 +142,13 @@ pub fn name_in(header: &[u8; HEADER]) -> (Seqno, usize) {
     (Seqno::from_le_bytes(*seqno), usize::from(u16::from_le_bytes([header[20], header[21]])))
 }
 
+/// Whether a record with this header, one byte of which may be wrong, may have its value in parts, if its head is in a slot of `slot` bytes.
+pub fn may_have_parts(header: &[u8; HEADER], slot: usize) -> bool {
+    let value_len = u32::from_le_bytes([header[16], header[17], header[18], header[19]]) as usize;
+    let (_, key_len) = name_in(header);
+    header[32..36] != [0; 4] || HEADER + key_len + value_len > slot
+}
+
 /// Whether a record with this header, which is not checked, and the value in `slot` was written with `seqno`: that its value tells so.
 pub fn is_from(seed: u64, seqno: Seqno, slot: &[u8]) -> bool {
     let Some((header, _)) = slot.split_first_chunk::<HEADER>() else { return false };

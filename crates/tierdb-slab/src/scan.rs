@@ -99,7 +99,9 @@ impl Scan {
                 self.lost.push(LostSlot::decode(at, mark, &value).ok_or_else(|| heap.damaged(at))?);
             }
             (Commit::Live(mark), head) => {
-                let tries = head.is_err() && mends.fetch_add(1, Ordering::Relaxed) < MOST_HEADS;
+                // Of those with parts each one: as long as it is doubtful these are free, and it must not claim them once others have them.
+                let tries = head.is_err()
+                    && (heap.may_have_parts(at) || mends.fetch_add(1, Ordering::Relaxed) < MOST_HEADS);
                 if let Some((head, mended)) = tries.then(|| heap.mend(at, mark)).flatten() {
                     self.records.push((at, head));
                     self.mended.push(mended);

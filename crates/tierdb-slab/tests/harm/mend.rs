@@ -86,3 +86,22 @@ fn two_wrong_bytes_are_damage() {
         store.has("kept", b"and this").expect("the others");
     }
 }
+
+/// Only so many are tried, but all whose values are in parts: these would be used again, and claimed twice by an open that tries.
+#[test]
+fn a_value_in_parts_is_right_again_however_many_heads_are_damaged() {
+    let store = Store::new(rig());
+    let key = |number| format!("key{number:03}");
+    (0..300).for_each(|number| store.put(&key(number), b"value"));
+    store.put("long", &value("long", 20_000));
+    let damage = |key: &str| {
+        let head = find(&store.world, "pool", SLABS_AT, key.as_bytes()) - HEADER;
+        store.world.flip_bit("pool", head, 3);
+    };
+    (0..300).for_each(|number| damage(&key(number)));
+    damage("long");
+    let store = store.reopened();
+    let whole = (0..300).filter(|number| store.has(&key(*number), b"value").is_ok()).count();
+    assert_eq!(whole, 256);
+    store.has("long", &value("long", 20_000)).expect("right again");
+}
