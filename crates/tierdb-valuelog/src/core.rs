@@ -185,6 +185,14 @@ pub(crate) mod tests {
         crate::recover::create(media, options).expect("a store is created")
     }
 
+    /// A small store with two rings.
+    pub(crate) fn store_of_two_rings(world: &World) -> Core<SimPool, SimDir> {
+        world.add_pool("pool", 256 << 10);
+        let (media, options) =
+            parts(world.pool("pool"), world.add_dir("flash"), 256 << 10, Background::Inline);
+        crate::recover::create(media, Options { rings: 2, ..options }).expect("a store is created")
+    }
+
     /// The store that [`store_on`] has made, opened again.
     pub(crate) fn open_on<P: Pool>(world: &World, pool: P, capacity: u64) -> Core<P, SimDir> {
         let (media, options) = parts(pool, world.dir("flash"), capacity, Background::Inline);

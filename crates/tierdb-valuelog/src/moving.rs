@@ -42,7 +42,7 @@ pub enum Reclaim {
 /// Why a collection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
-    /// Nothing more was wanted, or is to be gained.
+    /// Nothing more was wanted, or is to be gained, or the file system is full.
     Done,
     /// There is no chunk to move records to until emptied ones are free.
     ForWantOfChunks,
@@ -60,11 +60,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// `NoSpace` if flash has no chunk for them: they stay where they are.
     pub fn reclaim(&self, how: Reclaim) -> Result<()> {
         let mut appender = self.reclaim.lock();
+        let given_up = Instant::now() + READERS_GONE;
         self.rings.mark_log();
         let mut all = Ok(());
         for ring in self.rings.iter() {
             if self.is_due(ring, how) {
-                let done = self.reclaim_ring(ring, how, &mut appender);
+                let done = self.reclaim_ring(ring, how, given_up, &mut appender);
                 appender.abandon();
                 // Another ring may have room to give where this one has none.
                 all = all.and(done);
@@ -84,7 +85,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    fn reclaim_ring(&self, ring: &Ring, how: Reclaim, appender: &mut Appender<D, Moving>) -> Result<()> {
+    /// Where flash has no chunk, readers that hold some are waited for until `given_up`.
+    fn reclaim_ring(
+        &self,
+        ring: &Ring,
+        how: Reclaim,
+        given_up: Instant,
+        appender: &mut Appender<D, Moving>,
+    ) -> Result<()> {
         let head = ring.head();
         // Whoever appended a record before `head` has published its word after this.
         self.clock.settled();
@@ -124,7 +132,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     Err((back, error)) => {
                         // Nothing is pending: what lies before this record is committed, or nobody needs it.
                         self.release_ring(ring, end);
-                        self.try_collect(1, error)?;
+                        self.try_collect(1, given_up, error)?;
                         moving = back;
                     }
                 }
@@ -203,8 +211,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// After a failure to get `chunks` chunks, of which none is held any more: collects garbage until there are
-    /// so many, or fails with the same error if there is too little.
-    pub fn try_collect(&self, chunks: u64, error: Error) -> Result<()> {
+    /// so many, or fails with the same error if there is too little, or readers hold it until `given_up`.
+    fn try_collect(&self, chunks: u64, given_up: Instant, error: Error) -> Result<()> {
         let Error::NoSpace { tier: tierdb_base::TierRole::Flash, .. } = error else { return Err(error) };
         for device in self.storage.devices() {
             device.retry_growth()?;
@@ -214,9 +222,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if enough() {
             return Ok(());
         }
-        let start = Instant::now();
         loop {
-            let mut is_short = false;
+            let (returned, mut is_short) = (self.storage.returned(), false);
             for device in self.storage.devices() {
                 is_short |= self.collect_while(device, || !enough())? == Ended::ForWantOfChunks;
                 if enough() {
@@ -225,17 +232,19 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
             // What was emptied is free when those who may still read it have gone. Then there may be chunks for what could not be
             // collected; what could has gained too little.
-            let available = self.storage.available();
             loop {
                 // Before the look at what has come: what comes later is waited for.
                 let is_waiting = self.storage.devices().iter().any(|device| device.is_waiting());
                 if enough() {
                     return Ok(());
                 }
-                if is_short && self.storage.available() > available {
+                if Instant::now() >= given_up {
+                    return Err(error);
+                }
+                if is_short && self.storage.returned() > returned {
                     break;
                 }
-                if !is_waiting || start.elapsed() >= READERS_GONE {
+                if !is_waiting {
                     return Err(error);
                 }
                 std::thread::sleep(Duration::from_micros(200));
@@ -244,8 +253,19 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
+    /// As [`Core::try_collect`]; readers have two seconds.
+    pub fn collect_for(&self, chunks: u64, error: Error) -> Result<()> {
+        self.try_collect(chunks, Instant::now() + READERS_GONE, error)
+    }
+
+    /// Reclaims as is asked, and collects where chunks are short: reclamation may have failed for want of what that gains.
+    pub fn gain_space(&self, how: Reclaim) -> Result<()> {
+        let reclaimed = self.reclaim(how);
+        reclaimed.and(self.collect_where_wanted())
+    }
+
     /// Collects chunks of every device that is short of free ones.
-    pub fn collect_where_wanted(&self) -> Result<()> {
+    fn collect_where_wanted(&self) -> Result<()> {
         for device in self.storage.devices() {
             self.collect_while(device, || device.wants_gc(self.options.gc_free_pct))?;
         }
@@ -300,6 +320,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 self.counters.collected_chunks.add(1);
                 Ok(None)
             }
+            Err(Error::NoSpace { .. }) if device.is_full() => Ok(Some(Ended::Done)),
             Err(Error::NoSpace { .. }) => Ok(Some(Ended::ForWantOfChunks)),
             Err(error) => Err(error),
         }
@@ -604,8 +625,8 @@ mod tests {
             world.inject(FaultPlan::nth(1, FaultKind::Enospc).on(Ops::WRITE));
             core.reclaim(Reclaim::All).expect_err("the file system is full");
             world.heal();
-            while core.storage.available() > 2 {
-                let device = &core.storage.devices()[0];
+            let device = &core.storage.devices()[0];
+            while device.available() > 2 {
                 device.allocate(&*core.pool, State::Part, 16 << 10, false).expect("room");
             }
             // Nothing is left to collect.

@@ -136,8 +136,8 @@ impl<P: Pool> Rings<P> {
     /// by units until one is found again: damage in one record does not hide those behind it.
     ///
     /// What this process has appended lies end to end. What it found when it opened the store need not: a log is cut off behind
-    /// what rings no longer need, and the bytes there are of any time before. So of these a header tells how long a record is
-    /// only if all of it is as it was written.
+    /// what rings no longer need, and the bytes there are of any time before. So a record may begin in any unit of these, and
+    /// what is no record that a word points at may be given as one.
     pub fn walk(
         &self,
         ring: &Ring,
@@ -154,8 +154,7 @@ impl<P: Pool> Rings<P> {
             let read = self.pool.read(offset, &mut bytes).ok();
             match read.and_then(|()| Header::decode(&bytes, self.seed)) {
                 Some(header) if header.stored_len() <= room => {
-                    let is_next = at >= ring.opened || self.is_as_written(offset, &header);
-                    let end = at + if is_next { header.stored_len() } else { UNIT };
+                    let end = at + if at >= ring.opened { header.stored_len() } else { UNIT };
                     if header.kind != Kind::Pad {
                         each(Found { end, offset, header })?;
                     }
@@ -165,11 +164,6 @@ impl<P: Pool> Rings<P> {
             }
         }
         Ok(at)
-    }
-
-    fn is_as_written(&self, offset: u64, header: &Header) -> bool {
-        let mut bytes = vec![0; header.len()];
-        self.pool.read(offset, &mut bytes).is_ok() && header.is_whole(&bytes, self.seed)
     }
 
     /// Makes everything before `to` free, if it is not: reusable when no reader of this moment is left. Nothing may

@@ -29,7 +29,6 @@ pub struct Work {
     upkeep: Wakeup,
     commit: Wakeup,
     upkeeps: AtomicU64,
-    made: AtomicU64,
 }
 
 #[derive(Default)]
@@ -54,7 +53,6 @@ impl Work {
             upkeep: Wakeup::default(),
             commit: Wakeup::default(),
             upkeeps: AtomicU64::new(0),
-            made: AtomicU64::new(0),
         }
     }
 
@@ -74,7 +72,6 @@ impl Work {
 
     /// A ring has more room than before.
     pub fn made_space(&self) {
-        self.made.fetch_add(1, Ordering::AcqRel);
         if !self.is_inline() {
             let _state = self.state.lock();
             self.space_made.notify_all();
@@ -155,7 +152,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         if self.work.is_inline() {
             // What fails here is met again, and reported, by the write that needs the space.
-            let _ = self.reclaim(Reclaim::Background).and_then(|()| self.collect_where_wanted());
+            let _ = self.gain_space(Reclaim::Background);
         } else {
             self.work.want_space();
         }
@@ -170,7 +167,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let start = Instant::now();
         self.counters.stalls.add(1);
         // What is left out at the end of the ring is shorter than they are.
-        let result = self.wait_for_reclaim(2 * bytes);
+        let result = self.wait_for_reclaim(2 * bytes, full);
         let result = self.wait_for_readers(full, result);
         self.counters.stall_ns.add(start.elapsed().as_nanos() as u64);
         result
@@ -199,29 +196,21 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    fn wait_for_reclaim(&self, bytes: u64) -> Result<()> {
+    /// Returns when the ring that was `full` has given up something, or two rounds have ended, with what the last one failed with.
+    fn wait_for_reclaim(&self, bytes: u64, full: Full) -> Result<()> {
         self.gate.latch().check()?;
-        let made = self.work.made.load(Ordering::Acquire);
         if self.work.is_inline() {
-            let reclaimed = self.reclaim(Reclaim::All);
-            self.work.settle_epochs();
-            // It may have made some room before it failed.
-            return if self.work.made.load(Ordering::Acquire) != made { Ok(()) } else { reclaimed };
+            return self.gain_space(Reclaim::All).or_else(|_| self.gain_space(Reclaim::All));
         }
         // Readers that are pinned hold back space that was released: take part in moving the epoch.
         self.work.settle_epochs();
         let mut state = self.work.state.lock();
         let asked_in = state.rounds;
         loop {
-            if self.work.made.load(Ordering::Acquire) != made {
-                return Ok(());
-            }
             // The round that was running when we asked may not have seen us; the one after it did.
-            if state.rounds >= asked_in + 2 {
-                return match &state.failed {
-                    Some(error) => Err(error.clone()),
-                    None => Ok(()),
-                };
+            let is_given_up = self.rings.is_held(full) || self.rings.came_back(full);
+            if is_given_up || state.rounds >= asked_in + 2 {
+                return state.failed.clone().map_or(Ok(()), Err);
             }
             if state.stop {
                 return Err(Error::invalid("the store is closed"));
@@ -239,7 +228,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// `full`, if there is nothing to gain.
     pub fn gain_flash(&self, chunks: u64, full: Error) -> Result<()> {
         let start = Instant::now();
-        let result = self.try_collect(chunks, full);
+        let result = self.collect_for(chunks, full);
         self.counters.stall_ns.add(start.elapsed().as_nanos() as u64);
         result
     }
@@ -285,7 +274,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     bytes => Reclaim::Room(bytes),
                 }
             };
-            let done = self.reclaim(how).and_then(|()| self.collect_where_wanted());
+            let done = self.gain_space(how);
             self.work.settle_epochs();
             let mut state = self.work.state.lock();
             state.rounds += 1;
@@ -317,7 +306,7 @@ pub fn start<P: Pool, D: Dir>(core: &Arc<Core<P, D>>) -> Result<Threads> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::tests::store_on;
+    use crate::core::tests::{store_of_two_rings, store_on};
     use crate::record::HEADER;
     use std::sync::mpsc::channel;
     use tierdb_base::{FailureLatch, TierRole};
@@ -362,6 +351,26 @@ mod tests {
             core.work.stop();
             threads.join();
         }
+    }
+
+    /// Room in another ring is none in the one that was full: who waited for that would try again and again.
+    #[test]
+    fn a_full_ring_is_refused_though_another_has_given_up_some() {
+        let core = store_of_two_rings(&World::new());
+        let put = |key: &[u8]| core.put(key, &[7; 1000], Durability::Durable);
+        (0..1000u32).find(|number| put(&number.to_be_bytes()).is_err()).expect("all is full some time");
+        let full = core.rings.lease().append(&[0; 1024]).expect_err("the ring of this thread");
+        let heads = || core.rings.iter().map(|ring| ring.head()).collect::<Vec<_>>();
+        let before = heads();
+        let is_other = || before.iter().zip(heads()).any(|(before, now)| *before == 0 && now > 0);
+        // Threads take the rings in turn.
+        while !is_other() {
+            std::thread::scope(|scope| {
+                scope.spawn(|| (0..3).for_each(|_| drop(core.put(b"hot", b"value", Durability::Durable))));
+            });
+        }
+        assert!(core.stall(1024, full).is_err(), "all that is in it is live");
+        assert!(core.rings.iter().any(|ring| ring.tail() > 0 && ring.head() > ring.tail()));
     }
 
     /// Pages may come back between a try that found none and the look at what is waited for, which then finds nothing.

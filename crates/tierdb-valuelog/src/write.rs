@@ -183,15 +183,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let mut record = Vec::new();
             let len = encode(&mut record, self.seed, body.kind, entry, seqno, key, &body.bytes) as u64;
             let word = Word::new(Place::Ring(0), seqno, len, body.is_long());
-            let stored = match appender.add(&self.storage, &*self.pool, &record, word, ()) {
-                Ok(_) => appender.commit(),
-                Err(((), error)) => {
+            let added = appender.add(&self.storage, &*self.pool, &record, word, ());
+            let stored = match added.map_err(|((), error)| error).and_then(|_| appender.commit()) {
+                Ok(stored) => stored,
+                Err(error) => {
                     self.purge(key, entry);
                     self.make_space_after(1, error)?;
                     continue;
                 }
             };
-            let stored = stored.inspect_err(|_| self.purge(key, entry))?;
             let Some(word) = stored.first().map(|stored| stored.word) else { continue };
             let guard = crossbeam_epoch::pin();
             let latched = self.hsit.latch(entry);

@@ -260,8 +260,8 @@ impl Prepared {
     /// Removes the store and its directories, as [`Tiers::remove`] does: nobody relies on it.
     pub(crate) fn remove(&mut self) -> Result<()> {
         self.tiers.remove(own_file)?;
-        let remove = |path: &Path| std::fs::remove_dir_all(path).map_err(|e| io("remove", path, e));
-        self.tiers.fast.iter().chain(&self.tiers.flash).try_for_each(|tier| remove(&tier.path))
+        let paths = self.tiers.fast.iter().chain(&self.tiers.flash).map(|tier| &tier.path);
+        paths.into_iter().try_for_each(|path| remove_emptied(path).map_err(|e| io("remove", path, e)))
     }
 
     pub(crate) fn uuid(&self) -> Uuid {
@@ -495,6 +495,17 @@ fn available_bytes(path: &Path) -> Result<u64> {
 /// Whether `name` is a file that an engine keeps values in.
 fn is_data(name: &str) -> bool {
     name == VALUES_NAME || tierdb_table::file_number(name).is_some()
+}
+
+/// Removes a directory in which nothing is left but what counts as nothing.
+fn remove_emptied(path: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() && entry.file_name().to_str().is_some_and(is_indifferent) {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    std::fs::remove_dir(path)
 }
 
 /// Whether `name` is a file that a store being created may have made.

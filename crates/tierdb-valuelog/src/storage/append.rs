@@ -89,12 +89,7 @@ impl<D: Dir, T> Appender<D, T> {
             };
             match device.allocate(pool, State::Open, granule, self.reserved) {
                 Ok(number) => self.open = Some(OpenChunk { device, number, fill: 0, granule }),
-                Err(error) => {
-                    if !self.reserved {
-                        storage.forget_full();
-                    }
-                    return Err((with, error));
-                }
+                Err(error) => return Err((with, error)),
             }
         }
         if let Some(open) = &self.open {
@@ -110,7 +105,8 @@ impl<D: Dir, T> Appender<D, T> {
     /// Writes what is pending; when this returns it is durable and its bits are set.
     ///
     /// # Errors
-    /// That of [`Device::write_durable`]; nothing is pending or stored then.
+    /// That of [`Device::write_durable`]; nothing is pending or stored then, and what comes next goes to another chunk: the file
+    /// system of another device may have room.
     pub fn commit(&mut self) -> Result<Vec<Stored<T>>> {
         let Some(open) = self.open.as_mut().filter(|_| !self.pending.is_empty()) else {
             return Ok(Vec::new());
@@ -122,6 +118,7 @@ impl<D: Dir, T> Appender<D, T> {
         let at = u64::from(open.number) * open.device.chunk_bytes() + open.fill;
         if let Err(error) = open.device.write_durable(at, &self.buf, self.cause) {
             self.abandon();
+            self.end(!self.reserved);
             return Err(error);
         }
         open.fill += (self.group.len() as u64).next_multiple_of(BLOCK);

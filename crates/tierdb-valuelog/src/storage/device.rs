@@ -9,7 +9,7 @@ use crate::image::Words;
 use crate::record::HEADER;
 use crate::storage::chunk::{Chunk, State};
 use crate::word::{MAX_ADDRESS, Word};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -35,7 +35,11 @@ pub struct Device<D: Dir> {
     chunks: Table<Mutex<Chunk>>,
     /// How often each chunk was made ready to be filled.
     fillings: Table<AtomicU32>,
+    /// Locked through [`Device::space`].
     space: Mutex<Space>,
+    /// Free ones that have come back, and are not in `space` yet: that is held while the file grows, and whoever lets them go must
+    /// not wait for that.
+    back: Mutex<Vec<u32>>,
     spare: Arc<Spare>,
     /// Chunks that become free when the operations that run now have ended.
     waiting: AtomicU32,
@@ -51,6 +55,8 @@ pub struct Device<D: Dir> {
 struct Space {
     /// Free ones inside the file.
     free: Vec<u32>,
+    /// How many have come back.
+    returned: u64,
     /// Chunks that the file has.
     end: u32,
     /// Whether the file system refused to grow the file the last time.
@@ -116,7 +122,8 @@ impl<D: Dir> Device<D> {
             chunks: Table::new(),
             fillings: Table::new(),
             waiting: AtomicU32::new(0),
-            space: Mutex::new(Space { free: Vec::new(), end, refused: false }),
+            space: Mutex::new(Space { end, ..Space::default() }),
+            back: Mutex::default(),
             spare: Arc::default(),
             latch,
             full: AtomicBool::new(false),
@@ -198,9 +205,23 @@ impl<D: Dir> Device<D> {
         Location::new(self.name.clone(), at)
     }
 
+    fn space(&self) -> MutexGuard<'_, Space> {
+        let mut space = self.space.lock();
+        let mut back = self.back.lock();
+        space.returned += back.len() as u64;
+        space.free.append(&mut back);
+        drop(back);
+        space
+    }
+
+    /// How many chunks have come back when the readers of the moment in which they became free had gone.
+    pub fn returned(&self) -> u64 {
+        self.space().returned
+    }
+
     /// Chunks in its file.
     pub fn chunks_in_file(&self) -> u32 {
-        self.space.lock().end
+        self.space().end
     }
 
     fn capacity_chunks(&self) -> u64 {
@@ -214,7 +235,7 @@ impl<D: Dir> Device<D> {
 
     /// Chunks that could be given out: free ones and those the file can grow by.
     pub fn available(&self) -> u64 {
-        let space = self.space.lock();
+        let space = self.space();
         space.free.len() as u64 + self.growable(&space)
     }
 
@@ -234,12 +255,12 @@ impl<D: Dir> Device<D> {
 
     /// Chunks that can be given out for ordinary writes.
     pub fn room(&self) -> u64 {
-        if self.full.load(Ordering::Relaxed) { 0 } else { self.available().saturating_sub(self.reserve()) }
+        if self.is_full() { 0 } else { self.available().saturating_sub(self.reserve()) }
     }
 
-    /// The next write is to find out whether the file system has room.
-    pub fn forget_full(&self) {
-        self.full.store(false, Ordering::Relaxed);
+    /// Whether the file system had no room for the last write.
+    pub fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
     }
 
     /// Whether a chunk can be given out for ordinary writes.
@@ -259,13 +280,17 @@ impl<D: Dir> Device<D> {
     /// `NoSpace`; the failure of growing the file or of making the pool's words durable.
     pub fn allocate<P: Pool>(&self, pool: &P, state: State, shortest: u64, reserved: bool) -> Result<u32> {
         let chunk = {
-            let mut space = self.space.lock();
+            let mut space = self.space();
             let kept = if reserved { 0 } else { self.reserve() };
             // What is kept back must be in the file: when it is needed, the file system may be full.
             while space.free.len() as u64 <= kept && self.growable(&space) > 0 {
                 self.grow(&mut space)?;
             }
             if space.free.len() as u64 <= kept {
+                // What the last write met says nothing of chunks that come back: who is given one finds out.
+                if !reserved {
+                    self.full.store(false, Ordering::Relaxed);
+                }
                 return Err(self.no_space(&space));
             }
             space.free.pop().ok_or_else(|| self.no_space(&space))?
@@ -273,7 +298,7 @@ impl<D: Dir> Device<D> {
         // Whatever pointed into it must be gone from media before it is overwritten. Who released it had fenced
         // what no longer does; in a log that may not be written yet.
         if let Err(error) = pool.wait(pool.lsn()) {
-            self.space.lock().free.push(chunk);
+            self.space().free.push(chunk);
             return Err(error);
         }
         self.open_chunk(chunk, state, shortest);
@@ -329,7 +354,7 @@ impl<D: Dir> Device<D> {
     /// # Errors
     /// Its failure, other than that it is still full.
     pub fn retry_growth(&self) -> Result<()> {
-        let mut space = self.space.lock();
+        let mut space = self.space();
         if std::mem::take(&mut space.refused) { self.grow(&mut space) } else { Ok(()) }
     }
 
@@ -410,7 +435,7 @@ impl<D: Dir> Device<D> {
         let device = this.clone();
         device.waiting.fetch_add(1, Ordering::AcqRel);
         guard.defer(move || {
-            device.space.lock().free.push(number);
+            device.back.lock().push(number);
             device.waiting.fetch_sub(1, Ordering::AcqRel);
         });
         // Others may wait for it, when this thread does nothing for long.
@@ -506,7 +531,7 @@ impl<D: Dir> Device<D> {
     }
 
     fn find_free(&self) {
-        let mut space = self.space.lock();
+        let mut space = self.space();
         let is_free = |number: &u32| self.with_chunk(*number, |chunk| chunk.state == State::Free);
         space.free = (0..space.end).rev().filter(is_free).collect();
     }
@@ -539,7 +564,7 @@ impl<D: Dir> Device<D> {
         let full = written.as_ref().is_err_and(is_full);
         self.full.store(full, Ordering::Relaxed);
         written.map_err(|error| match full {
-            true => self.no_space(&self.space.lock()),
+            true => self.no_space(&self.space()),
             false => self.latch.set(error),
         })
     }
@@ -568,7 +593,7 @@ impl<D: Dir> Device<D> {
     /// How its space is used.
     pub fn usage(&self) -> Usage {
         let (end, free) = {
-            let space = self.space.lock();
+            let space = self.space();
             (space.end, space.free.len() as u64)
         };
         let mut usage = Usage {
@@ -597,7 +622,7 @@ impl<D: Dir> Device<D> {
         self.chunks.memory_bytes()
             + self.fillings.memory_bytes()
             + bitmaps
-            + self.space.lock().free.capacity() as u64 * 4
+            + self.space().free.capacity() as u64 * 4
     }
 }
 
@@ -608,4 +633,37 @@ fn is_full(error: &Error) -> bool {
 /// The granule that suits every record of the word's length class.
 pub(super) fn granule_of(word: Word) -> u64 {
     1 << word.min_len().max(HEADER as u64).ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::core::tests::store;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+    use tierdb_engine::Durability;
+    use tierdb_sim::World;
+
+    /// While the file grows nothing is given out, which may take long. Whoever gives up chunks meanwhile, with latches held, goes on.
+    #[test]
+    fn chunks_come_back_while_the_file_grows() {
+        let core = store(&World::new());
+        core.put(b"key", &[1; 40_000], Durability::Durable).expect("room");
+        let device = &core.storage.devices()[0];
+        let before = device.returned();
+        let growing = device.space.lock();
+        let (done, is_done) = channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                core.delete(b"key", Durability::Durable).expect("deletes need no room");
+                while device.is_waiting() {
+                    core.work.settle_epochs();
+                }
+                done.send(()).expect("somebody waits");
+            });
+            let goes_on = is_done.recv_timeout(Duration::from_secs(20));
+            drop(growing);
+            goes_on.expect("it waits for the file");
+        });
+        assert!(device.returned() > before);
+    }
 }

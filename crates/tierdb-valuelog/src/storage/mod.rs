@@ -101,14 +101,9 @@ impl<D: Dir> Storage<D> {
         }
     }
 
-    /// An allocation was refused: what the last writes met says nothing of whether chunks that come back can be written.
-    pub fn forget_full(&self) {
-        self.devices.iter().for_each(|device| device.forget_full());
-    }
-
-    /// Chunks that the devices can still give out, or grow.
-    pub fn available(&self) -> u64 {
-        self.devices.iter().map(|device| device.available()).sum()
+    /// How many chunks of the devices have come back.
+    pub fn returned(&self) -> u64 {
+        self.devices.iter().map(|device| device.returned()).sum()
     }
 
     /// Chunks that the devices can still give out, or grow, for ordinary writes.

@@ -293,33 +293,6 @@ pub fn header_in_a_ring() -> Outcome {
     store.has("three", &value("=three", 100))
 }
 
-/// What a log leaves in a ring has a header of an earlier time, of a record that reached over the next one.
-pub fn header_of_an_earlier_time() -> Outcome {
-    let [store, earlier] = [100, 250].map(|len| {
-        let store = new_store();
-        for (key, len) in [("first", 100), ("gone", len), ("one", 100), ("two", 100)] {
-            store.put(key, &value(&format!("={key}"), len));
-        }
-        store
-    });
-    store.engine.delete(b"gone", Durability::Durable).expect("deletes need no room");
-    let record = |key: &str| {
-        find(&store.world, "pool", RINGS_AT, &value(&format!("={key}"), 100)) - HEADER - key.len() as u64
-    };
-    let at = record("gone");
-    assert!(record("one") > at && record("one") < at + 250);
-    store.world.overwrite("pool", at, &earlier.world.peek("pool", at, HEADER as usize));
-    let store = store.reopened();
-    store.flush();
-    for number in 0..200 {
-        store.put(&format!("other{number}"), &value("other", 100));
-    }
-    for key in ["first", "one", "two"] {
-        store.has(key, &value(&format!("={key}"), 100))?;
-    }
-    Ok(())
-}
-
 /// The redo record of a batch that is durable and not installed says that a key was deleted.
 pub fn redo_record() -> Outcome {
     let store = new_store();

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tierdb_base::{Error, TierRole};
 use tierdb_engine::conformance::harm::Rig;
 use tierdb_engine::{Durability, Engine, KeyRange, WriteBatch};
+use tierdb_sim::{FaultKind, FaultPlan, Ops};
 
 /// What is given up comes back when no reader of the process is left. Some of these tests are readers that stand still, so that
 /// one runs at a time.
@@ -197,6 +198,26 @@ fn deletes_make_room_in_the_write_buffer_of_a_full_store() {
 #[test]
 fn room_in_the_write_buffer_that_readers_hold_is_waited_for() {
     put_after_deletes(Duration::from_millis(60));
+}
+
+/// One of two file systems is full. What comes is written to the other one, where there is garbage to be collected.
+#[test]
+fn a_full_file_system_leaves_the_other_directory_to_write_to() {
+    let _alone = alone();
+    for len in [200, 6000, 20_000] {
+        let rig = Rig::new(Sizes { flash: vec![512 << 10, 512 << 10], ..Sizes::tiny() }, None);
+        let world = rig.empty_world();
+        let engine = &*rig.open(&world).expect("a new store");
+        let put = |number: u64| engine.put(&key(number), &vec![7; len], Durability::Durable);
+        let full = (0..10_000).find(|number| is_flash_full(&put(*number))).expect("full some time");
+        for number in (0..full).step_by(2) {
+            engine.delete(&key(number), Durability::Durable).expect("deletes need no room");
+        }
+        world.inject(FaultPlan::from_nth(1, FaultKind::Enospc).on(Ops::WRITE).in_dir("flash1"));
+        for number in 0..full / 8 {
+            put(full + number).unwrap_or_else(|error| panic!("{number} of {full} values of {len}: {error}"));
+        }
+    }
 }
 
 #[test]

@@ -143,3 +143,16 @@ fn a_removal_that_ends_early_leaves_a_partial_checkpoint() {
     assert!(!partial.exists());
     assert_eq!(restored(&dir).expect("restore").entries, 1);
 }
+
+#[test]
+fn the_removal_of_a_checkpoint_leaves_directories_of_others_alone() {
+    let dir = checkpoint();
+    let copy = dir.path().join("copy");
+    let mut prepared =
+        Prepared::begin(&Config::one_directory(&copy), Intent::OpenExisting, None).expect("open");
+    let notes = copy.join("theirs").join("notes");
+    std::fs::create_dir(copy.join("theirs")).expect("a directory");
+    std::fs::write(&notes, "not ours").expect("write");
+    prepared.remove().expect_err("it holds another directory");
+    assert!(notes.exists());
+}
