@@ -171,8 +171,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Whether what range tombstones hide is to be removed now. Not while no more may be written to flash: a writer that needs the room
     /// does not ask.
     fn is_cleaning_due(&self) -> bool {
-        let from = *self.work.cleaning_from.lock();
-        from.is_some_and(|from| from <= Instant::now()) && !self.flash.is_spent()
+        self.next_cleaning().is_some_and(|at| at <= Instant::now())
     }
 
     /// When to see whether that is due, if there is anything to be removed: a budget that is spent is looked at again, too.

@@ -181,7 +181,7 @@ pub(crate) mod tests {
         capacity: u64,
         background: Background,
     ) -> Core<P, SimDir> {
-        let (media, options) = parts(pool, world.add_dir("flash"), capacity, background);
+        let (media, options) = setup(pool, world.add_dir("flash"), capacity, background);
         crate::recover::create(media, options).expect("a store is created")
     }
 
@@ -189,17 +189,17 @@ pub(crate) mod tests {
     pub(crate) fn store_of_two_rings(world: &World) -> Core<SimPool, SimDir> {
         world.add_pool("pool", 256 << 10);
         let (media, options) =
-            parts(world.pool("pool"), world.add_dir("flash"), 256 << 10, Background::Inline);
+            setup(world.pool("pool"), world.add_dir("flash"), 256 << 10, Background::Inline);
         crate::recover::create(media, Options { rings: 2, ..options }).expect("a store is created")
     }
 
     /// The store that [`store_on`] has made, opened again.
     pub(crate) fn open_on<P: Pool>(world: &World, pool: P, capacity: u64) -> Core<P, SimDir> {
-        let (media, options) = parts(pool, world.dir("flash"), capacity, Background::Inline);
+        let (media, options) = setup(pool, world.dir("flash"), capacity, Background::Inline);
         crate::recover::open(media, options).expect("the store is opened")
     }
 
-    fn parts<P: Pool>(
+    fn setup<P: Pool>(
         pool: P,
         dir: SimDir,
         capacity: u64,
@@ -216,6 +216,25 @@ pub(crate) mod tests {
         };
         let small = Options::for_pool(256 << 10, 256 << 10);
         (media, Options { rings: 1, ring_bytes: 16 << 10, chunk_bytes: 16 << 10, background, ..small })
+    }
+
+    /// Does `run`, without what `site` persists.
+    pub(crate) fn leaving_out<T>(site: Option<mutant::Site>, run: impl FnOnce() -> T) -> T {
+        match site {
+            Some(site) => mutant::without(site, run),
+            None => run(),
+        }
+    }
+
+    /// That `holds` does as it is, and with none of the calls in `file` that persist something and that it passes left out, of
+    /// which there are `count`.
+    pub(crate) fn each_is_noticed(file: &str, count: usize, holds: impl Fn(Option<mutant::Site>) -> bool) {
+        let sites = mutant::record(|| assert!(holds(None)));
+        let ours = sites.into_keys().filter(|site| site.file.ends_with(file) && site.is_persist());
+        let ours: Vec<_> = ours.collect();
+        assert_eq!(ours.len(), count, "{ours:?}");
+        let missed: Vec<_> = ours.into_iter().filter(|site| holds(Some(*site))).collect();
+        assert!(missed.is_empty(), "not noticed when left out: {missed:?}");
     }
 
     /// The lowest limit of seqnos that a crash may leave once [`Core::reserve_seqnos`] has returned, and whether
@@ -235,18 +254,11 @@ pub(crate) mod tests {
     /// writes that it was not published, or not fenced.
     #[test]
     fn the_limit_of_seqnos_is_durable_before_they_are_used() {
-        let covered = |site: Option<mutant::Site>| {
+        each_is_noticed("valuelog/src/core.rs", 2, |site| {
             let world = World::new();
             let core = store(&world);
-            match site {
-                Some(site) => mutant::without(site, || limit_covers(&world, &core)),
-                None => limit_covers(&world, &core),
-            }
-        };
-        let sites = mutant::record(|| assert!(covered(None)));
-        let ours = sites.into_keys().filter(|site| site.file.ends_with("valuelog/src/core.rs"));
-        let missed: Vec<_> = ours.filter(|site| covered(Some(*site))).collect();
-        assert!(missed.is_empty(), "not noticed when left out: {missed:?}");
+            leaving_out(site, || limit_covers(&world, &core))
+        });
     }
 
     #[test]

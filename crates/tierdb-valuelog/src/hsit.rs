@@ -339,22 +339,17 @@ impl<P: Pool> Hsit<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::tests::store;
-    use tierdb_base::mutant;
+    use crate::core::tests::{each_is_noticed, leaving_out, store};
     use tierdb_sim::{Budget, CrashModel, SimPool, World};
 
     /// Who adds a page of entries waits for its own writes soon after; another thread that is given one of them does not.
     #[test]
     fn entries_are_on_media_before_they_are_given_out() {
-        let are_whole = |site: Option<mutant::Site>| {
+        each_is_noticed("src/hsit.rs", 3, |site| {
             let world = World::new();
             let core = store(&world);
             let found = core.hsit.pool_bytes();
-            let first = || core.hsit.allocate().expect("a new store has free pages");
-            match site {
-                Some(site) => mutant::without(site, first),
-                None => first(),
-            };
+            leaving_out(site, || core.hsit.allocate().expect("a new store has free pages"));
             assert_eq!(core.hsit.pool_bytes(), found + PAGE, "it needs a page");
             let all = |pool: &SimPool| {
                 let mut bytes = vec![0; pool.len() as usize];
@@ -364,14 +359,6 @@ mod tests {
             let (now, point) = (all(&core.pool), world.capture());
             let mut images = point.images(&CrashModel::BOTH, 1, &Budget::default());
             images.all(|image| all(&image.world.pool("pool")) == now)
-        };
-        let sites = mutant::record(|| assert!(are_whole(None)));
-        let persists = |site: &mutant::Site| {
-            site.file.ends_with("src/hsit.rs") && ["flush", "fence"].contains(&site.what)
-        };
-        let ours: Vec<_> = sites.into_keys().filter(persists).collect();
-        assert_eq!(ours.len(), 3, "{ours:?}");
-        let missed: Vec<_> = ours.into_iter().filter(|site| are_whole(Some(*site))).collect();
-        assert!(missed.is_empty(), "not noticed when left out: {missed:?}");
+        });
     }
 }

@@ -25,8 +25,8 @@ use tierdb_pmem::Pool;
 const VICTIMS_FOR_A_GAIN: u32 = 16;
 /// Records side by side that are not worth moving to where their neighbours in key order are.
 pub const LONG_RUN: usize = 8;
-/// Longest time that a write waits for emptied chunks to become free before it is refused.
-const READERS_GONE: Duration = Duration::from_secs(2);
+/// Longest time that a write, or a pass of reclamation, waits for emptied chunks to become free before there is no space.
+pub const READERS_GONE: Duration = Duration::from_secs(2);
 
 /// How much reclamation is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,7 +212,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// After a failure to get `chunks` chunks, of which none is held any more: collects garbage until there are
     /// so many, or fails with the same error if there is too little, or readers hold it until `given_up`.
-    fn try_collect(&self, chunks: u64, given_up: Instant, error: Error) -> Result<()> {
+    pub fn try_collect(&self, chunks: u64, given_up: Instant, error: Error) -> Result<()> {
         let Error::NoSpace { tier: tierdb_base::TierRole::Flash, .. } = error else { return Err(error) };
         for device in self.storage.devices() {
             device.retry_growth()?;
@@ -251,11 +251,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 self.work.settle_epochs();
             }
         }
-    }
-
-    /// As [`Core::try_collect`]; readers have two seconds.
-    pub fn collect_for(&self, chunks: u64, error: Error) -> Result<()> {
-        self.try_collect(chunks, Instant::now() + READERS_GONE, error)
     }
 
     /// Reclaims as is asked, and collects where chunks are short: reclamation may have failed for want of what that gains.

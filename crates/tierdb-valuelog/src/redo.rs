@@ -62,23 +62,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::tests::store;
-    use tierdb_base::mutant;
+    use crate::core::tests::{each_is_noticed, leaving_out, store};
     use tierdb_sim::{Budget, CrashModel, World};
 
     /// A list goes to pages only where both the rings and flash are full, which scripts seldom bring about.
     #[test]
     fn a_list_in_pages_is_durable_before_it_is_named() {
         let list = redo_list((0..REDOS_IN_PAGE as u64 + 9).map(|entry| (entry, Word::deleted(entry))));
-        let is_durable = |site: Option<mutant::Site>| {
+        each_is_noticed("src/redo.rs", 2, |site| {
             let world = World::new();
             let core = store(&world);
             let pages = core.redo_pages(list.len() / REDO).expect("a new store has free pages");
-            let fill = || core.fill_redo_pages(&pages, &list, 7);
-            match site {
-                Some(site) => mutant::without(site, fill),
-                None => fill(),
-            };
+            leaving_out(site, || core.fill_redo_pages(&pages, &list, 7));
             let read = |pool: &dyn Fn(u64, &mut [u8])| -> Vec<[u8; PAGE as usize]> {
                 let page = |page: &PageNo| {
                     let mut bytes = [0; PAGE as usize];
@@ -93,11 +88,6 @@ mod tests {
                 let pool = image.world.pool("pool");
                 read(&|at, bytes| pool.read(at, bytes).expect("no faults")) == written
             })
-        };
-        let sites = mutant::record(|| assert!(is_durable(None)));
-        let ours: Vec<_> = sites.into_keys().filter(|site| site.file.ends_with("src/redo.rs")).collect();
-        assert_eq!(ours.len(), 2, "{ours:?}");
-        let missed: Vec<_> = ours.into_iter().filter(|site| is_durable(Some(*site))).collect();
-        assert!(missed.is_empty(), "not noticed when left out: {missed:?}");
+        });
     }
 }

@@ -5,7 +5,7 @@
 //! grouped writes durable. With [`Background::Inline`] there are none, and whoever needs the work does it.
 
 use crate::core::Core;
-use crate::moving::Reclaim;
+use crate::moving::{READERS_GONE, Reclaim};
 use crate::ring::Full;
 use crate::word::Word;
 use parking_lot::{Condvar, Mutex};
@@ -167,8 +167,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let start = Instant::now();
         self.counters.stalls.add(1);
         // What is left out at the end of the ring is shorter than they are.
-        let result = self.wait_for_reclaim(2 * bytes, full);
-        let result = self.wait_for_readers(full, result);
+        let reclaimed = self.wait_for_reclaim(2 * bytes, full);
+        let result = self.wait_for_readers(full, reclaimed);
         self.counters.stall_ns.add(start.elapsed().as_nanos() as u64);
         result
     }
@@ -228,7 +228,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// `full`, if there is nothing to gain.
     pub fn gain_flash(&self, chunks: u64, full: Error) -> Result<()> {
         let start = Instant::now();
-        let result = self.collect_for(chunks, full);
+        let result = self.try_collect(chunks, start + READERS_GONE, full);
         self.counters.stall_ns.add(start.elapsed().as_nanos() as u64);
         result
     }
@@ -306,7 +306,7 @@ pub fn start<P: Pool, D: Dir>(core: &Arc<Core<P, D>>) -> Result<Threads> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::tests::{store_of_two_rings, store_on};
+    use crate::core::tests::{store, store_of_two_rings, store_on};
     use crate::record::HEADER;
     use std::sync::mpsc::channel;
     use tierdb_base::{FailureLatch, TierRole};
@@ -376,13 +376,10 @@ mod tests {
     /// Pages may come back between a try that found none and the look at what is waited for, which then finds nothing.
     #[test]
     fn pages_that_came_back_during_a_try_are_found() {
-        let world = World::new();
-        world.add_pool("pool", 256 << 10);
-        let core = store_on(&world, world.pool("pool"), 256 << 10, Background::Inline);
+        let core = store(&World::new());
         let full = || Error::NoSpace { tier: TierRole::Fast, place: "pool".into(), used: 1, capacity: 1 };
-        let mut tries = 0;
-        let mut took = |missed: u32| {
-            tries = 0;
+        let took = |missed: u32| {
+            let mut tries = 0;
             core.where_pages_are(|| {
                 tries += 1;
                 if tries > missed { Ok(()) } else { Err(full()) }

@@ -260,8 +260,8 @@ impl Prepared {
     /// Removes the store and its directories, as [`Tiers::remove`] does: nobody relies on it.
     pub(crate) fn remove(&mut self) -> Result<()> {
         self.tiers.remove(own_file)?;
-        let paths = self.tiers.fast.iter().chain(&self.tiers.flash).map(|tier| &tier.path);
-        paths.into_iter().try_for_each(|path| remove_emptied(path).map_err(|e| io("remove", path, e)))
+        let remove = |path: &Path| remove_emptied(path).map_err(|e| io("remove", path, e));
+        self.tiers.fast.iter().chain(&self.tiers.flash).try_for_each(|tier| remove(&tier.path))
     }
 
     pub(crate) fn uuid(&self) -> Uuid {
