@@ -25,6 +25,7 @@ pub fn sizes(flash: u64) -> Sizes {
         memory: 256 << 10,
         table_parts_pct: 12,
         levels: (1, 1000),
+        log_buffer: 32 << 10,
         background: Background::Inline,
         seed: SEED,
     }

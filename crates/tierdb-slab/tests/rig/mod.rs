@@ -22,6 +22,8 @@ pub struct Sizes {
     pub table_parts_pct: u8,
     /// Levels of tables, and the size of the first one in percent of the fast tier.
     pub levels: (u8, u16),
+    /// Bytes of the write buffer of a log, which has 32 times as many.
+    pub log_buffer: u64,
     pub background: Background,
     /// The store's identity.
     pub seed: u64,
@@ -40,14 +42,22 @@ impl Sizes {
             memory: 256 << 10,
             table_parts_pct: 12,
             levels: (1, 1000),
+            log_buffer: 32 << 10,
             background: Background::Inline,
             seed: SEED,
         }
     }
 
-    /// A store so small that every few writes move something.
+    /// A store so small that every few writes move something, or cut off the log.
     pub fn cramped() -> Self {
-        Sizes { name: "cramped", pool: 76 << 10, flash: vec![192 << 10], table_parts_pct: 0, ..Sizes::tiny() }
+        Sizes {
+            name: "cramped",
+            pool: 76 << 10,
+            flash: vec![192 << 10],
+            table_parts_pct: 0,
+            log_buffer: 4 << 10,
+            ..Sizes::tiny()
+        }
     }
 
     /// A store with two levels, of which the first has room for a table or two.
@@ -72,6 +82,7 @@ impl Sizes {
             memory: 8 << 20,
             table_parts_pct: 12,
             levels: (1, 1000),
+            log_buffer: 32 << 10,
             background: Background::Threads,
             seed: SEED,
         }
@@ -99,7 +110,8 @@ impl OfEngine for Sizes {
     }
 
     fn media(&self) -> MediaSizes {
-        MediaSizes { pool: self.pool, flash: self.flash.clone(), log_buffer: 32 << 10, seed: self.seed }
+        let Sizes { pool, log_buffer, seed, .. } = *self;
+        MediaSizes { pool, flash: self.flash.clone(), log_buffer, seed }
     }
 
     fn background(&self) -> Background {

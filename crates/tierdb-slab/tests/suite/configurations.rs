@@ -38,6 +38,7 @@ fn sizes(row: &Row, background: Background) -> Sizes {
         memory: 4 * MIB,
         table_parts_pct: 12,
         levels,
+        log_buffer: 32 * KIB,
         background,
         seed: SEED,
     }

@@ -6,7 +6,7 @@ use crate::rig::Sizes;
 use tierdb_base::mutant::{self, Site};
 use tierdb_engine::conformance::Oracle;
 use tierdb_engine::conformance::harm::Rig;
-use tierdb_engine::conformance::harm::crash::{crash_scripts, creation_lasts};
+use tierdb_engine::conformance::harm::crash::{crash_scripts, creation_lasts, cut_off_the_log};
 use tierdb_engine::conformance::harm::readers::what_is_seen_lasts;
 use tierdb_engine::conformance::harm::script::{Known, Script, run_on};
 
@@ -33,6 +33,11 @@ fn scripts_move_tables_down() {
         }
     }
     assert!(moved[0] >= 20 && moved[1] >= 20, "{counters:?}: {moved:?}");
+}
+
+#[test]
+fn scripts_cut_off_the_log() {
+    assert_eq!(cut_off_the_log(&Sizes::cramped()), Script::ALL.map(|script| script.name));
 }
 
 #[test]

@@ -43,6 +43,8 @@ pub fn sizes_with(flash: u64) -> Sizes {
         chunk: 16 << 10,
         flash: vec![flash],
         memory: 64 << 10,
+        reclaim_pct: 50,
+        log_buffer: 32 << 10,
         background: Background::Inline,
         seed: SEED,
     }

@@ -18,6 +18,10 @@ pub struct Sizes {
     pub chunk: u64,
     pub flash: Vec<u64>,
     pub memory: u64,
+    /// Percent of a ring that are full when its values begin to go to flash.
+    pub reclaim_pct: u8,
+    /// Bytes of the write buffer of a log, which has 32 times as many.
+    pub log_buffer: u64,
     pub background: Background,
     /// The store's identity.
     pub seed: u64,
@@ -34,9 +38,18 @@ impl Sizes {
             chunk: 16 << 10,
             flash: vec![256 << 10],
             memory: 256 << 10,
+            // Of the few writes of a test, some are to go to flash.
+            reclaim_pct: 50,
+            log_buffer: 32 << 10,
             background: Background::Inline,
             seed: SEED,
         }
+    }
+
+    /// The same, whose rings are full of what is not needed any more before anything goes to flash, and whose log is cut off every
+    /// few writes.
+    pub fn late() -> Self {
+        Sizes { name: "late", rings: 1, reclaim_pct: 90, log_buffer: 4 << 10, ..Sizes::tiny() }
     }
 
     /// Room for the conformance suite's values.
@@ -49,6 +62,8 @@ impl Sizes {
             chunk: 512 << 10,
             flash: vec![256 << 20],
             memory: 8 << 20,
+            reclaim_pct: 50,
+            log_buffer: 256 << 10,
             background: Background::Threads,
             seed: SEED,
         }
@@ -61,8 +76,7 @@ impl Sizes {
             ring_bytes: self.ring,
             recovery_threads: if self.background == Background::Inline { 1 } else { 2 },
             background: self.background,
-            // Of the few writes of a test, some are to go to flash.
-            reclaim_pct: 50,
+            reclaim_pct: self.reclaim_pct,
             ..Options::for_pool(self.memory, self.pool)
         }
     }
@@ -74,8 +88,8 @@ impl OfEngine for Sizes {
     }
 
     fn media(&self) -> MediaSizes {
-        let log_buffer = self.ring.next_multiple_of(4096).max(32 << 10);
-        MediaSizes { pool: self.pool, flash: self.flash.clone(), log_buffer, seed: self.seed }
+        let Sizes { pool, log_buffer, seed, .. } = *self;
+        MediaSizes { pool, flash: self.flash.clone(), log_buffer, seed }
     }
 
     fn background(&self) -> Background {

@@ -25,7 +25,19 @@ const ROWS: [Row; 8] = [
 
 fn sizes(row: &Row, background: Background) -> Sizes {
     let (name, pool, rings, ring, chunk, flash, memory) = *row;
-    Sizes { name, pool, rings, ring, chunk, flash: flash.to_vec(), memory, background, seed: SEED }
+    Sizes {
+        name,
+        pool,
+        rings,
+        ring,
+        chunk,
+        flash: flash.to_vec(),
+        memory,
+        reclaim_pct: 50,
+        log_buffer: ring.max(32 * KIB),
+        background,
+        seed: SEED,
+    }
 }
 
 fn limits(row: &Row) -> Limits {

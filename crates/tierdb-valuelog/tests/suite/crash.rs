@@ -5,9 +5,10 @@
 use crate::rig::Sizes;
 use tierdb_base::mutant::{self, Site};
 use tierdb_engine::Durability;
-use tierdb_engine::conformance::harm::crash::{crash_scripts, creation_lasts};
+use tierdb_engine::conformance::harm::crash::{crash_scripts, creation_lasts, cut_off_the_log};
 use tierdb_engine::conformance::harm::readers::what_is_seen_lasts;
 use tierdb_engine::conformance::harm::rig::Rig;
+use tierdb_engine::conformance::harm::script::Script;
 use tierdb_sim::{Budget, CrashModel, FaultKind, FaultPlan, Ops};
 
 /// Images that are checked at least, in all modes together.
@@ -17,7 +18,12 @@ const LEAST_IN_RECOVERY: u64 = 100_000;
 
 #[test]
 fn crashes_at_every_event_lose_nothing() {
-    crash_scripts(&[Sizes::tiny()], LEAST_IMAGES, LEAST_IN_RECOVERY);
+    crash_scripts(&[Sizes::tiny(), Sizes::late()], LEAST_IMAGES, LEAST_IN_RECOVERY);
+}
+
+#[test]
+fn scripts_cut_off_the_log() {
+    assert_eq!(cut_off_the_log(&Sizes::late()), Script::ALL.map(|script| script.name));
 }
 
 #[test]

@@ -3,10 +3,11 @@
 //!
 //! Scripts of random operations run on simulated media; they crash before every flush, fence, publish and file operation;
 //! for each, images with nothing, everything, one in, one out, torn and random pieces of what was on its way, in the
-//! x86 and the weak model; and sampled recoveries crash at their events.
+//! x86 and the weak model; and sampled recoveries crash at their events. Sampled stores are written to once they are found whole.
 
 use super::rig::{LogPlace, Rig, Sizes};
 use super::script::{self, Known, Script};
+use crate::Engine;
 use crate::conformance::Oracle;
 use fastrand::Rng;
 use std::collections::BTreeMap;
@@ -40,6 +41,9 @@ pub(super) struct Case<S> {
     pub ends_at: u64,
     /// Of the images that its crash may leave, the number of the one to begin with.
     pub image: usize,
+    /// Whether the earlier run goes on in a store that one before it has closed, as it does on every log: what that left on media is
+    /// then of a time of which the log tells nothing.
+    aged: bool,
     /// Whether the earlier run closes the store at its end.
     earlier_closes: bool,
     /// Whether the run closes the store, opens it again and goes on.
@@ -51,6 +55,11 @@ pub(super) struct Case<S> {
 const OF_EACH: usize = 12;
 /// Those of two threads. Threads that end leave something behind that every later store looks through: a few do.
 const OF_TOGETHER: usize = 4;
+/// Of so many images that are as they must be, one is written to and looked at again.
+const GO_ON_EVERY: u64 = 128;
+/// What the seeds of the runs before a run are greater by: no two of them write the same values.
+const EARLIER: u64 = 1 << 14;
+const BEFORE_EARLIER: u64 = 2 << 14;
 /// Runs in a pack.
 pub(super) const PACK: u64 = (Script::ALL.len() * OF_EACH + OF_TOGETHER) as u64;
 
@@ -63,7 +72,7 @@ fn shuffled<T: Clone>(rng: &mut Rng, count: usize, of: &[T]) -> Vec<T> {
 
 /// The runs of a pack, on stores of each of `sizes`, a quarter of them on a log.
 pub(super) fn deal<S: Sizes>(pack: u64, sizes: &[S]) -> Vec<Case<S>> {
-    let mut rng = Rng::with_seed(pack);
+    let (mut rng, mut ages) = (Rng::with_seed(pack), Rng::with_seed(!pack));
     let mut cases = Vec::new();
     for script in Script::ALL.iter().chain([&Script::TOGETHER]) {
         let count = if script.threads > 1 { OF_TOGETHER } else { OF_EACH };
@@ -79,7 +88,8 @@ pub(super) fn deal<S: Sizes>(pack: u64, sizes: &[S]) -> Vec<Case<S>> {
             let rig = Rig::new(sizes.pop()?, logs.pop()?);
             let (start, closes, depth) = (starts.pop()?, closes.pop()?, depths.pop()?);
             let (ends_at, image, earlier_closes) = (rng.u64(50..450), rng.usize(..8), rng.bool());
-            Some(Case { seed: 0, script, rig, start, ends_at, image, earlier_closes, closes, depth })
+            let aged = rig.log.is_some() || ages.bool();
+            Some(Case { seed: 0, script, rig, start, ends_at, image, aged, earlier_closes, closes, depth })
         }));
     }
     rng.shuffle(&mut cases);
@@ -99,6 +109,7 @@ impl<S: Sizes> Case<S> {
             start: Start::Fresh,
             ends_at: 0,
             image: 0,
+            aged: false,
             earlier_closes: false,
             closes: false,
             depth: 2,
@@ -118,7 +129,7 @@ impl<S: Sizes> Case<S> {
         let (world, points) = (self.rig.world(), Arc::new(Mutex::new(Vec::new())));
         let sink = points.clone();
         world.on_event(Some(Arc::new(move |world, _| sink.lock().expect("points").push(world.capture()))));
-        self.run_earlier(&world, &Known::new(Oracle::new()));
+        self.run_earlier(self.seed + EARLIER, self.earlier_closes, &world, &Known::new(Oracle::new()));
         world.on_event(None);
         let points = std::mem::take(&mut *points.lock().expect("points"));
         let opened = (0..).zip(points).map(|(ends_at, point)| {
@@ -139,8 +150,13 @@ impl<S: Sizes> Case<S> {
     pub fn explore(&self, options: &Options) -> Result<CrashRun, Box<CrashFailure>> {
         let options = options.clone().seed(self.seed);
         let (world, known) = self.start();
+        let checked = AtomicU64::new(0);
         let open_image =
             |image: &World| self.rig.open_or_create(image).map_err(|error| format!("open: {error}"));
+        let verify = |engine: &dyn Engine| {
+            let found = engine.verify().map_err(|error| format!("verify: {error}"))?;
+            if found.is_clean() { Ok(()) } else { Err(format!("damaged: {:?}", found.damage)) }
+        };
         explore(
             &world,
             &options,
@@ -149,9 +165,18 @@ impl<S: Sizes> Case<S> {
             |image| open_image(image).map(|_| ()),
             |oracle, image| {
                 let engine = open_image(image)?;
-                oracle.check(&*engine).map_err(|failure| failure.to_string())?;
-                let found = engine.verify().map_err(|error| format!("verify: {error}"))?;
-                if found.is_clean() { Ok(()) } else { Err(format!("damaged: {:?}", found.damage)) }
+                let content = oracle.check(&*engine).map_err(|failure| failure.to_string())?;
+                verify(&*engine)?;
+                if !checked.fetch_add(1, Ordering::Relaxed).is_multiple_of(GO_ON_EVERY) {
+                    return Ok(());
+                }
+                let mut oracle = oracle.clone();
+                oracle.adopt(&content);
+                let known = Known::new(oracle);
+                self.go_on(1, &*engine, &known);
+                script::sync(&*engine, &known);
+                known.get().check(&*engine).map_err(|failure| format!("after more writes: {failure}"))?;
+                verify(&*engine).map_err(|found| format!("after more writes: {found}"))
             },
         )
     }
@@ -161,6 +186,9 @@ impl<S: Sizes> Case<S> {
         let (world, known) = (self.rig.world(), Known::new(Oracle::new()));
         if self.start == Start::Fresh {
             return (world, known);
+        }
+        if self.aged {
+            self.run_earlier(self.seed + BEFORE_EARLIER, true, &world, &known);
         }
         let ends_at = self.ends_at;
         // The earlier run ends where it meets this event, and it unwinds from there as if it were killed.
@@ -173,7 +201,9 @@ impl<S: Sizes> Case<S> {
                 resume_unwind(Box::new("killed"));
             }
         })));
-        let run = catch_unwind(AssertUnwindSafe(|| self.run_earlier(&world, &known)));
+        let run = catch_unwind(AssertUnwindSafe(|| {
+            self.run_earlier(self.seed + EARLIER, self.earlier_closes, &world, &known)
+        }));
         world.on_event(None);
         let ended = ended.lock().expect("not killed twice").take();
         let Some((oracle, point, killed)) = ended else {
@@ -184,12 +214,18 @@ impl<S: Sizes> Case<S> {
         (world, Known::new(oracle))
     }
 
-    fn run_earlier(&self, world: &World, known: &Known) {
-        fastrand::seed(self.seed);
+    /// Goes on for half as long in a store that was opened again.
+    fn go_on(&self, threads: u32, engine: &dyn Engine, known: &Known) {
+        let script = Script { ops: self.script.ops / 2, threads, ..self.script.clone() };
+        script::run_on(&script, self.seed + 1, engine, known);
+    }
+
+    fn run_earlier(&self, seed: u64, closes: bool, world: &World, known: &Known) {
+        fastrand::seed(seed);
         let engine = self.rig.open_or_create(world).expect("a whole store opens");
-        script::run_on(&Script { threads: 1, ..self.script.clone() }, self.seed, &*engine, known);
+        script::run_on(&Script { threads: 1, ..self.script.clone() }, seed, &*engine, known);
         // If it comes so far: what is only buffered goes with the process.
-        if self.earlier_closes {
+        if closes {
             script::close(&*engine, known);
         } else {
             script::sync(&*engine, known);
@@ -216,7 +252,7 @@ impl<S: Sizes> Case<S> {
             script::close(&*engine, known);
             drop(engine);
             let engine = rig.open_or_create(world).expect("a closed store opens");
-            script::run_on(&Script { ops: script.ops / 2, ..script.clone() }, seed + 1, &*engine, known);
+            self.go_on(script.threads, &*engine, known);
         }
     }
 }
@@ -272,7 +308,7 @@ fn not_met<S: Sizes>(cases: &[Case<S>], sizes: &[S]) -> Vec<String> {
 /// At the first image that is not as it must be, with the number of its run; or if a pack does not meet every combination that
 /// may matter.
 pub fn crash_scripts<S: Sizes>(sizes: &[S], images: u64, in_recovery: u64) {
-    let options = Options { max_images: Some(2 * images / PACK), ..Options::default() };
+    let options = Options { max_images: Some(5 * images / (4 * PACK)), ..Options::default() };
     let run = |number: u64| {
         let case = deal(number / PACK, sizes).swap_remove((number % PACK) as usize);
         let explored = case.explore(&options.clone().depth(case.depth));
@@ -301,6 +337,23 @@ pub fn crash_scripts<S: Sizes>(sizes: &[S], images: u64, in_recovery: u64) {
         work();
     });
     println!("{} runs, {}", next.into_inner(), total.into_inner().expect("total"));
+}
+
+/// The scripts in which the log of a store of these sizes is cut off: pages are written to the image.
+pub fn cut_off_the_log<S: Sizes>(sizes: &S) -> Vec<&'static str> {
+    let cuts = |script: &&Script| {
+        let rig = Rig::new(sizes.clone(), Some(LogPlace::FastTier));
+        let world = rig.world();
+        let engine = rig.open(&world).expect("an empty store opens");
+        let image = || {
+            let areas = world.areas().into_iter().filter(|area| area.name.ends_with("pool.image"));
+            areas.map(|area| world.peek(&area.name, 0, area.len as usize)).collect::<Vec<_>>()
+        };
+        let before = image();
+        script::run_on(script, 1, &*engine, &Known::new(Oracle::new()));
+        image() != before
+    };
+    Script::ALL.iter().filter(cuts).map(|script| script.name).collect()
 }
 
 /// Whether a store on a log is there after any crash once its creation has returned.

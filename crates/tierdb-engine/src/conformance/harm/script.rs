@@ -21,6 +21,8 @@ pub struct Script {
     pub ops: usize,
     /// Different keys.
     pub keys: usize,
+    /// Of eight keys that are written, how many are one of two.
+    pub hot: u8,
     /// Bytes of the longest value.
     pub longest: usize,
     /// Of eight writes, how many are grouped.
@@ -39,6 +41,7 @@ impl Script {
         name: "overwrite",
         ops: 60,
         keys: 6,
+        hot: 0,
         longest: 900,
         grouped: 0,
         moves: 0,
@@ -46,13 +49,23 @@ impl Script {
         threads: 1,
     };
     /// Many small keys come and go.
-    pub const CHURN: Script =
-        Script { name: "churn", ops: 90, keys: 400, longest: 40, grouped: 0, moves: 0, reads: 0, threads: 1 };
+    pub const CHURN: Script = Script {
+        name: "churn",
+        ops: 90,
+        keys: 400,
+        hot: 0,
+        longest: 40,
+        grouped: 0,
+        moves: 0,
+        reads: 0,
+        threads: 1,
+    };
     /// Values so long that they are kept in parts.
     pub const LONG: Script = Script {
         name: "long",
         ops: 24,
         keys: 4,
+        hot: 0,
         longest: 40_000,
         grouped: 0,
         moves: 0,
@@ -64,6 +77,7 @@ impl Script {
         name: "moves",
         ops: 40,
         keys: 6,
+        hot: 0,
         longest: 9_000,
         grouped: 0,
         moves: 12,
@@ -75,20 +89,34 @@ impl Script {
         name: "spread",
         ops: 80,
         keys: 30,
+        hot: 0,
         longest: 3_000,
         grouped: 0,
         moves: 2,
         reads: 8,
         threads: 1,
     };
+    /// Two keys are written again and again, behind others that stay as they are.
+    pub const UNEVEN: Script = Script {
+        name: "uneven",
+        ops: 80,
+        keys: 16,
+        hot: 7,
+        longest: 900,
+        grouped: 0,
+        moves: 0,
+        reads: 0,
+        threads: 1,
+    };
     /// Those of one thread.
-    pub const ALL: [Script; 6] =
-        [Self::OVERWRITE, Self::CHURN, Self::LONG, Self::GROUPED, Self::MOVES, Self::SPREAD];
+    pub const ALL: [Script; 7] =
+        [Self::OVERWRITE, Self::CHURN, Self::LONG, Self::GROUPED, Self::MOVES, Self::SPREAD, Self::UNEVEN];
     /// Grouped and durable writes mixed.
     pub const GROUPED: Script = Script {
         name: "grouped",
         ops: 60,
         keys: 8,
+        hot: 0,
         longest: 600,
         grouped: 5,
         moves: 0,
@@ -100,6 +128,7 @@ impl Script {
         name: "together",
         ops: 12,
         keys: 40,
+        hot: 0,
         longest: 300,
         grouped: 0,
         moves: 0,
@@ -206,7 +235,8 @@ impl Run<'_> {
     }
 
     fn key(&mut self) -> Vec<u8> {
-        let number = self.rng.usize(..self.script.keys);
+        let is_hot = self.script.hot > 0 && self.rng.u8(..8) < self.script.hot;
+        let number = self.rng.usize(..if is_hot { 2 } else { self.script.keys });
         match self.script.threads {
             1 => key(number),
             threads => scattered(number * threads as usize + self.thread as usize),
