@@ -104,7 +104,7 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
             self.end_table()?;
         }
         if self.open.is_none() {
-            self.begin_table()?;
+            self.begin_table(entry_len)?;
         }
         let Some(open) = &mut self.open else { return Ok(()) };
         // What it may take in the file, with the keys that separate its blocks.
@@ -119,10 +119,12 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
         self.flash.written(open.writer.add(entry))
     }
 
-    fn begin_table(&mut self) -> Result<()> {
+    /// Begins a table whose first entry has so many bytes.
+    fn begin_table(&mut self, entry_len: u64) -> Result<()> {
         let room =
             |dir: &FlashDir<D>| dir.limit(self.limit, self.flash.table_bytes).saturating_sub(dir.used());
-        let least = self.flash.table_bytes;
+        // Its last entry may be as long as that, and begin just before the table is full.
+        let least = 2 * self.flash.table_bytes + entry_len;
         let number = (0..self.flash.dirs.len() as u32).max_by_key(|number| {
             let (dir, room) = (self.dir(*number), room(self.dir(*number)));
             (room >= least && !dir.budget.is_spent(), room, u32::MAX - number)
@@ -175,5 +177,40 @@ impl<D: Dir> Drop for TableBuilder<'_, D> {
             let _ = dir.tables.remove(number);
             dir.give(open.taken);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Options;
+    use crate::levels::FIRST;
+    use crate::rig;
+    use tierdb_base::FailureLatch;
+    use tierdb_device::Meter;
+    use tierdb_engine::FlashTier;
+    use tierdb_sim::World;
+
+    /// A directory that may be written to has room for a table, but not for one with this entry.
+    #[test]
+    fn a_long_entry_goes_where_it_fits_though_that_has_spent_its_budget() {
+        let world = World::new();
+        let tiers = ["short", "spent"].map(|name| FlashTier {
+            dir: world.add_dir(name),
+            capacity: 1 << 20,
+            meter: Meter::new(),
+            emulation: None,
+        });
+        let options = Options { flash_bytes_per_day: vec![None, Some(1)], ..rig::options(132 << 10) };
+        let flash = Arc::new(Flash::new(tiers.into(), 7, &options, FailureLatch::new()));
+        let [short, spent] = &*flash.dirs else { panic!("two directories") };
+        short.add(short.limit(Limit::Growth, options.table_bytes) - options.table_bytes - (20 << 10));
+        spent.budget.spend(1 << 20, tune::now());
+        let number = || 1;
+        let mut builder =
+            TableBuilder::new(&flash, (FIRST, Vec::new()), (Limit::Growth, Cause::Migration), &number);
+        builder.add(&EntryRef { key: b"key", seqno: 1, value: Some(&[7; 60_000]) }).expect("there is room");
+        let (tables, _) = builder.finish().expect("it is written");
+        assert_eq!(tables[0].record.file.dir, 1);
     }
 }

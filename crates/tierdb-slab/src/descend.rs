@@ -209,10 +209,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         for (part, level) in
             parts.iter().flat_map(|part| (FIRST..=self.levels).map(move |level| (part, level)))
         {
-            let _migration = part.migration.lock();
             let count = || part.read().tables.level(level).tables().len();
             let mut from = 0;
             loop {
+                // Between two tables others may migrate.
+                let _migration = part.migration.lock();
                 let plan = {
                     let state = part.read();
                     let set = state.tables.level(level);

@@ -149,7 +149,7 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
     heap.replay_groups()?;
     let class_words = find_classes(&heap, &unknown_slabs)?;
     let scan = scan(&heap, options.recovery_threads)?;
-    let whole = unknown_slabs.is_empty() && scan.is_whole();
+    let knows_tables = unknown_slabs.is_empty() && scan.knows_tables();
     if !scan.mended.is_empty() {
         let mut stage = Stage::new(&*pool);
         scan.mended.iter().for_each(|mended| stage.write(mended.at, &mended.bytes));
@@ -202,7 +202,7 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
         let _ = heap.slabs.claim(slot.at);
     }
     heap.slabs.settle();
-    if whole {
+    if knows_tables {
         let live: HashSet<TableFile> = tables.iter().map(|table| table.file()).collect();
         flash.remove_orphans(&files, |table| live.contains(table))?;
     }

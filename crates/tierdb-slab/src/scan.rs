@@ -67,15 +67,10 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// Whether no damage was met.
-    pub fn is_whole(&self) -> bool {
-        let Scan { records: _, doubtful, lost, newly_lost, mended, tables, unknown } = self;
-        doubtful.is_empty()
-            && lost.is_empty()
-            && newly_lost.is_empty()
-            && mended.is_empty()
-            && tables.is_empty()
-            && unknown.is_empty()
+    /// Whether every record that names a table was found. Keys that are doubtful, and slots of which the hash of the key is known, are
+    /// none: with an empty key, as these records have it, the store is refused.
+    pub fn knows_tables(&self) -> bool {
+        self.tables.is_empty() && self.unknown.is_empty()
     }
 
     fn append(&mut self, mut other: Scan) {

@@ -558,8 +558,11 @@ impl<P: Pool> Slabs<P> {
     /// Takes no more slots of `slab` until [`Slabs::reopen`]. One slab of a class at a time.
     pub fn shut(&self, slab: u32) {
         self.states_of(slab, |state, _| {
-            state.open.remove(&slab);
-            state.shut = Some(slab);
+            // Somebody may have given back its last slot meanwhile.
+            if state.slabs.contains_key(&slab) {
+                state.open.remove(&slab);
+                state.shut = Some(slab);
+            }
         });
     }
 

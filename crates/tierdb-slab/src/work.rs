@@ -556,14 +556,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     let state = part.read();
                     let rest = (from.as_ref().map(Vec::as_slice), Bound::Unbounded);
                     let mut rest = state.index.range::<[u8], _>(rest);
-                    let is_due = |entry: &Entry| !entry.is_clean() && entry.seqno <= last;
+                    let is_due =
+                        |entry: &Entry| !entry.is_clean() && !entry.is_stuck() && entry.seqno <= last;
                     let Some((first, _)) = rest.find(|(_, entry)| is_due(entry)) else { break };
                     from = Bound::Included(first.to_vec());
                     Plan::of_table(&state.tables, FIRST, state.tables.first().number_of(first))
                 };
                 let done = self.migrate_or_mark(part, &plan, Victims::All, false)?;
                 if done.keys == 0 {
-                    // Its table is damaged, or all of it was written again meanwhile.
+                    // Its table is damaged, or it cannot be read, or all of it was written again meanwhile.
                     from = match plan.range.end {
                         Bound::Excluded(end) => Bound::Included(end),
                         Bound::Included(end) => Bound::Excluded(end),
@@ -593,8 +594,9 @@ mod tests {
     use crate::live::LiveTable;
     use crate::rig::{self, Store};
     use crate::slabs::Purpose;
+    use std::sync::atomic::AtomicU8;
     use tierdb_engine::{Durability, Engine, KeyRange};
-    use tierdb_sim::{FaultKind, FaultPlan, Ops};
+    use tierdb_sim::{EventKind, FaultKind, FaultPlan, Ops};
 
     const POOL: u64 = 132 << 10;
 
@@ -708,6 +710,28 @@ mod tests {
         // A caller that asks for it is heard.
         store.engine.compact().expect("room");
         assert!(store.part().read().ranges.is_empty() && core.counters.table_bytes.get() > written);
+    }
+
+    #[test]
+    fn a_flush_passes_by_what_cannot_be_read_however_much_is_written_beside_it() {
+        let store = Arc::new(filled(8));
+        let first = store.part().read().index[&b"k\0"[..]].at();
+        store.world.flip_bit("pool", first + 100, 3);
+        store.engine.flush().expect("room");
+        store.engine.get(b"k\0").expect_err("damaged");
+        store.put(b"k\x07", 700);
+        let (left, writer) = (AtomicU8::new(5), store.clone());
+        store.world.on_event(Some(Arc::new(move |_, event| {
+            let number = left.load(Ordering::Relaxed);
+            if event.kind == EventKind::Create && number > 0 {
+                left.store(number - 1, Ordering::Relaxed);
+                writer.put(&[b'k', number], 700);
+            }
+        })));
+        let before = store.core().counters.migrations.get();
+        store.engine.flush().expect("room");
+        store.world.on_event(None);
+        assert_eq!(store.core().counters.migrations.get(), before + 1);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 use crate::base::{self, base};
 use crate::rig::Sizes;
+use tierdb_device::{Dir, OpenMode};
 use tierdb_engine::conformance::harm::crafted::{Store, find, value};
 use tierdb_engine::conformance::harm::{Rig, surveys};
 use tierdb_engine::{Durability, KeyRange, WriteBatch};
@@ -216,6 +217,25 @@ fn what_replaces_a_damaged_record_lasts() {
             assert_eq!(found.as_deref(), wanted, "{setup}, change {number}");
         }
     }
+}
+
+/// They are what crashes have left of migrations, and each open of a store of which something is lost for good would leave some more.
+#[test]
+fn files_that_no_record_names_are_removed_though_a_key_is_damaged() {
+    let store = with_larger_seqnos();
+    store.put("key", b"on flash");
+    store.flush();
+    store.put("key", b"newer");
+    damage(&store, "newer", &[12, 13, HEADER + 5]);
+    let store = store.reopened();
+    let dir = store.world.dir("flash0");
+    dir.open("00000000000000000999.table", OpenMode::CreateNew).and_then(|_| dir.sync()).expect("room");
+    let files = || dir.list().expect("files").len();
+    let before = files();
+    let store = store.reopened();
+    store.is_damaged("key").expect("not what flash has");
+    assert_eq!(files(), before - 1);
+    store.has("other", b"value").expect("what is not damaged");
 }
 
 /// What cannot be read stays on the fast tier. No table is rewritten for it more than once, and what lies beside it goes to flash.
