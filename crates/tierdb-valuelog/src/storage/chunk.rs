@@ -44,6 +44,8 @@ pub struct Chunk {
     longest: u64,
     /// Whether it was given heads of long values since it was opened: how long these are, their words do not tell.
     has_heads: bool,
+    /// Whether a collection has left live records in it: others are tried before it.
+    pub is_stuck: bool,
     /// Bytes that count as written since it was opened: see [`Chunk::count_room`].
     pub filled: u64,
 }

@@ -569,10 +569,11 @@ impl<D: Dir> Device<D> {
         })
     }
 
-    /// The sealed chunk with the fewest live bytes but for those in `not`, if collecting it gains anything.
+    /// The sealed chunk with the fewest live bytes but for those in `not`, if collecting it gains anything; one that was not
+    /// emptied before only if there is no other.
     pub fn victim(&self, not: &HashSet<u32>) -> Option<u32> {
         let end = self.chunks_in_file();
-        let mut best: Option<(u64, u32)> = None;
+        let mut best: Option<((bool, u64), u32)> = None;
         for number in 0..end {
             let Some(chunk) = self.chunks.existing(u64::from(number)) else { continue };
             let chunk = chunk.lock();
@@ -583,8 +584,9 @@ impl<D: Dir> Device<D> {
             let live = chunk.live_estimate();
             let garbage = chunk.filled.saturating_sub(live);
             let gains = garbage >= self.chunk_bytes / 16 || live <= self.chunk_bytes / 2;
-            if gains && !not.contains(&number) && best.is_none_or(|(fewest, _)| live < fewest) {
-                best = Some((live, number));
+            let order = (chunk.is_stuck, live);
+            if gains && !not.contains(&number) && best.is_none_or(|(first, _)| order < first) {
+                best = Some((order, number));
             }
         }
         best.map(|(_, number)| number)
