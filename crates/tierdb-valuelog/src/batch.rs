@@ -142,8 +142,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
             // Deletes must succeed when both the rings and flash are full.
             let pages = if deletes_only && (spilled || full) { self.redo_pages(planned.len()) } else { None };
             let installed = if let Some(pages) = pages {
-                self.pool.admit((pages.len() as u64 + 1) * PAGE + 32 * planned.len() as u64)?;
-                let installed = self.install(planned, &absent, RedoIn::Pages(&pages), durability);
+                let admitted = self.pool.admit((pages.len() as u64 + 1) * PAGE + 32 * planned.len() as u64);
+                let install = |()| self.install(planned, &absent, RedoIn::Pages(&pages), durability);
+                let installed = admitted.and_then(install);
                 pages.into_iter().for_each(|page| self.pages.give_back(page));
                 installed?
             } else if spilled {

@@ -159,8 +159,9 @@ pub(crate) mod tests {
     use crate::storage::State;
     use crate::word::tag_of;
     use tierdb_base::{FailureLatch, mutant};
-    use tierdb_device::Cause;
+    use tierdb_device::{BlockFile, Cause, OpenMode};
     use tierdb_engine::{Background, Durability, FlashTier, Media, Value, WriteBatch};
+    use tierdb_log::{LoggedOptions, LoggedPool};
     use tierdb_sim::{Budget, CrashModel, SimDir, SimPool, World};
 
     /// A small new store.
@@ -216,6 +217,53 @@ pub(crate) mod tests {
         };
         let small = Options::for_pool(256 << 10, 256 << 10);
         (media, Options { rings: 1, ring_bytes: 16 << 10, chunk_bytes: 16 << 10, background, ..small })
+    }
+
+    /// A store whose log is filled while `goes_on`, on a file system without room for a checkpoint.
+    pub(crate) fn store_without_checkpoints(
+        world: &World,
+        goes_on: impl Fn(&Core<LoggedPool<SimDir>, SimDir>) -> bool,
+    ) -> Core<LoggedPool<SimDir>, SimDir> {
+        let dir = world.add_dir("fast");
+        let pool = LoggedPool::create(dir.clone(), small_log(), 1, FailureLatch::new(), Meter::new(), None);
+        let core = store_on(world, pool.expect("a new pool"), 256 << 10, Background::Inline);
+        let files = dir.list().expect("no faults");
+        let open = |name: &String| dir.open(name, OpenMode::Existing).and_then(|file| file.len());
+        dir.set_capacity(Some(files.iter().map(|name| open(name).expect("no faults")).sum()));
+        while goes_on(&core) {}
+        core
+    }
+
+    /// A log of 2 MiB for a pool of 256 KiB.
+    pub(crate) fn small_log() -> LoggedOptions {
+        LoggedOptions { log_len: 2 << 20, buffer_bytes: 64 << 10, ..LoggedOptions::new(256 << 10) }
+    }
+
+    fn is_no_space<T>(result: &Result<T>) -> bool {
+        matches!(result, Err(Error::NoSpace { tier: TierRole::Fast, .. }))
+    }
+
+    /// What a write has taken before it is refused is given back.
+    #[test]
+    fn a_write_that_the_log_has_no_room_for_keeps_nothing() {
+        let world = World::new();
+        let key = |number: u32| number.to_be_bytes();
+        let core = store_without_checkpoints(&world, |core| {
+            let puts = (0..400).map(|number| core.put(&key(number), &[7; 100], Durability::Grouped));
+            puts.last().is_some_and(|last| !is_no_space(&last))
+        });
+        let device = &core.storage.devices()[0];
+        let (parts, pages) = (device.usage().parts, core.pages.free());
+        for _ in 0..10 {
+            assert!(is_no_space(&core.put(b"long", &[7; 40_000], Durability::Durable)));
+            assert_eq!(device.usage().parts, parts);
+            let mut batch = WriteBatch::new();
+            for number in 0..400 {
+                batch.delete(key(number)).expect("a small batch");
+            }
+            assert!(is_no_space(&core.write(&batch, Durability::Durable)));
+            assert!(core.pages.free() >= pages, "{} of {pages} pages", core.pages.free());
+        }
     }
 
     /// Does `run`, without what `site` persists.

@@ -87,15 +87,19 @@ impl Image {
         let chunks = storage.devices().iter().map(|device| device.chunks_of_image(words));
         let image =
             Image { entries, hsit_sum, index_sum, rings: ends, long, chunks: chunks.collect::<Option<_>>()? };
-        let mut parts = image.long.iter().flat_map(|(_, parts)| parts);
-        (words.0.is_empty() && parts.all(|part| image.has_part(*part))).then_some(image)
+        let mut listed: PartList = image.long.iter().flat_map(|(_, parts)| parts).copied().collect();
+        listed.sort_unstable();
+        // A part that no value lists would never be given up.
+        (words.0.is_empty() && listed == image.parts()).then_some(image)
     }
 
-    /// Whether it says of a chunk that it holds a part.
-    fn has_part(&self, (device, number): (u8, u32)) -> bool {
-        let Some(chunks) = self.chunks.get(usize::from(device)) else { return false };
-        let found = chunks.binary_search_by_key(&number, |(number, _)| *number);
-        found.is_ok_and(|at| chunks[at].1.state == State::Part)
+    /// The chunks of which it says that they hold parts, in order.
+    fn parts(&self) -> PartList {
+        let parts = |(device, chunks): (u8, &Vec<(u32, Chunk)>)| {
+            let parts = chunks.iter().filter(|(_, chunk)| chunk.state == State::Part);
+            parts.map(|(number, _)| (device, *number)).collect::<PartList>()
+        };
+        (0..).zip(&self.chunks).flat_map(parts).collect()
     }
 }
 
@@ -259,7 +263,7 @@ mod tests {
         let ring = core.layout.ring_bytes;
         assert_eq!((words[RINGS], words[DEVICES]), (1, 1), "{words:?}");
         assert_eq!((words[CHUNK_OF_PART], words[LIVE]), (words[PART], 1), "{words:?}");
-        let wrong: [(usize, u64); 14] = [
+        let wrong: [(usize, u64); 15] = [
             (RINGS, 0),
             (RINGS, u64::MAX),
             (TAIL, ring),
@@ -273,6 +277,8 @@ mod tests {
             (PART, words[CHUNK_OF_RECORDS]),
             (DEVICES, 2),
             (CHUNK_OF_PART, u64::from(u32::MAX)),
+            // A part that no value lists.
+            (CHUNK_OF_RECORDS + 1, words[CHUNK_OF_PART + 1]),
             (LIVE_BYTES, words[TOTAL_BYTES] + 1),
             (TOTAL_BYTES, u64::MAX),
         ];

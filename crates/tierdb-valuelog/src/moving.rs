@@ -483,13 +483,13 @@ fn blocks_of(members: &[&Member]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::tests::{open_on, store, store_of, store_on};
+    use crate::core::tests::{open_on, small_log, store, store_of, store_on};
     use crate::read::Ready;
     use crate::storage::State;
     use tierdb_base::FailureLatch;
     use tierdb_device::Meter;
     use tierdb_engine::{Background, Durability};
-    use tierdb_log::{LoggedOptions, LoggedPool};
+    use tierdb_log::LoggedPool;
     use tierdb_sim::{FaultKind, FaultPlan, Ops, SimDir, SimPool, World};
 
     /// Goal: what was read of a chunk says nothing of what it holds after it was filled anew, even if the word of an entry is
@@ -549,8 +549,7 @@ mod tests {
         const FLASH: u64 = 1 << 20;
         let world = World::new();
         let dir = world.add_dir("fast");
-        let options =
-            LoggedOptions { log_len: 2 << 20, buffer_bytes: 64 << 10, ..LoggedOptions::new(256 << 10) };
+        let options = small_log();
         let latch = FailureLatch::new;
         let pool = LoggedPool::create(dir.clone(), options.clone(), 1, latch(), Meter::new(), None);
         let core = store_on(&world, pool.expect("a new pool"), FLASH, Background::Inline);

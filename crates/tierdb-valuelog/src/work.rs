@@ -306,13 +306,13 @@ pub fn start<P: Pool, D: Dir>(core: &Arc<Core<P, D>>) -> Result<Threads> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::tests::{store, store_of_two_rings, store_on};
+    use crate::core::tests::{small_log, store, store_of_two_rings, store_on};
     use crate::record::HEADER;
     use std::sync::mpsc::channel;
     use tierdb_base::{FailureLatch, TierRole};
     use tierdb_device::Meter;
     use tierdb_engine::{Durability, WriteBatch};
-    use tierdb_log::{LoggedOptions, LoggedPool};
+    use tierdb_log::LoggedPool;
     use tierdb_sim::World;
 
     /// Goal: a ring may be below its watermark and yet too full for one record, with what is left out at its end. Method: a
@@ -392,8 +392,7 @@ mod tests {
     #[test]
     fn grouped_writes_do_not_wait_for_upkeep() {
         let world = World::new();
-        let options =
-            LoggedOptions { log_len: 2 << 20, buffer_bytes: 64 << 10, ..LoggedOptions::new(256 << 10) };
+        let options = small_log();
         let (dir, latch) = (world.add_dir("fast"), FailureLatch::new());
         let pool = LoggedPool::create(dir, options, 1, latch, Meter::new(), None).expect("a new pool");
         let core = Arc::new(store_on(&world, pool, 256 << 10, Background::Threads));

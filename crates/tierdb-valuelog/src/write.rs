@@ -53,11 +53,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let body = self.body(key, value)?;
         let stored = stored_len(HEADER + key.len() + body.bytes.len());
         let written = if stored <= self.ring_limit() {
-            self.pool.admit(stored + INDEX_ADMIT)?;
-            self.put_in_ring(key, &body, durability)
+            self.pool.admit(stored + INDEX_ADMIT).and_then(|()| self.put_in_ring(key, &body, durability))
         } else {
-            self.pool.admit(INDEX_ADMIT)?;
-            self.put_on_flash(key, &body, durability)
+            self.pool.admit(INDEX_ADMIT).and_then(|()| self.put_on_flash(key, &body, durability))
         };
         let (entry, word) = written.inspect_err(|_| {
             if let Some(parts) = &body.parts {
