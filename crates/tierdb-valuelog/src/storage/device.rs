@@ -20,7 +20,7 @@ use tierdb_pmem::Pool;
 use tierdb_sync::Table;
 
 const FILE: &str = "values";
-/// Chunks by which the file grows at least.
+/// Chunks by which the file grows at least, where the file system has so many.
 const GROWTH: u64 = 64;
 
 /// A flash directory of a store.
@@ -323,18 +323,21 @@ impl<D: Dir> Device<D> {
 
     fn grow(&self, space: &mut Space) -> Result<()> {
         let old = u64::from(space.end);
-        let step = GROWTH.max(old / 8).min(self.capacity_chunks().div_ceil(8)).max(1);
-        let new = (old + step).min(self.capacity_chunks());
+        let most = self.capacity_chunks().div_ceil(8).min(self.capacity_chunks().saturating_sub(old));
+        let mut step = GROWTH.max(old / 8).min(most);
         self.latch.check()?;
-        match self.file.file().set_len(new * self.chunk_bytes) {
-            Ok(()) => {}
-            Err(error) if is_full(&error) => {
+        while let Err(error) = self.file.file().set_len((old + step) * self.chunk_bytes) {
+            if !is_full(&error) {
+                return Err(error);
+            }
+            step /= 2;
+            if step == 0 {
                 // Live with what there is until something is freed.
                 space.refused = true;
                 return Ok(());
             }
-            Err(error) => return Err(error),
         }
+        let new = old + step;
         // After a failed sync, one that succeeds would say nothing of the length.
         self.file.sync(Cause::Reclaim).map_err(|error| self.latch.set(error))?;
         space.end = new as u32;
@@ -639,7 +642,8 @@ pub(super) fn granule_of(word: Word) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::core::tests::store;
+    use crate::core::tests::{store, store_of};
+    use crate::storage::State;
     use std::sync::mpsc::channel;
     use std::time::Duration;
     use tierdb_engine::Durability;
@@ -667,5 +671,22 @@ mod tests {
             goes_on.expect("it waits for the file");
         });
         assert!(device.returned() > before);
+    }
+
+    #[test]
+    fn a_file_grows_by_what_the_file_system_has() {
+        const CHUNK: u64 = 16 << 10;
+        let world = World::new();
+        let core = store_of(&world, 4096 * CHUNK);
+        world.dir("flash").set_capacity(Some(717 * CHUNK));
+        let device = &core.storage.devices()[0];
+        let take = || while device.allocate(&*core.pool, State::Part, CHUNK, true).is_ok() {};
+        take();
+        assert_eq!((device.usage().file, device.available()), (717 * CHUNK, 0));
+        world.dir("flash").set_capacity(Some(718 * CHUNK));
+        device.retry_growth().expect("no faults");
+        assert_eq!(device.available(), 4096 - 717);
+        take();
+        assert_eq!((device.usage().file, device.available()), (718 * CHUNK, 0));
     }
 }
