@@ -226,9 +226,37 @@ impl<P: Pool, D: Dir> Engine for ValueLog<P, D> {
             let _closing = self.core.gate.alone();
             // What was acknowledged as durable is on media; grouped writes may not be.
             self.core.gate.latch().check()?;
-            self.core.upkeep()?;
-            self.core.leave_image()?;
-            self.core.pool.close()
+            let kept = self.core.upkeep().and_then(|()| self.core.leave_image());
+            // It writes the log, which may have room where they found none.
+            let closed = self.core.pool.close();
+            kept.and(closed)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::tests::{open_on, small_log, store_without_checkpoints};
+    use tierdb_base::{ErrorKind, FailureLatch};
+    use tierdb_device::Meter;
+    use tierdb_log::LoggedPool;
+    use tierdb_sim::World;
+
+    #[test]
+    fn a_close_without_room_for_a_checkpoint_writes_the_log() {
+        let world = World::new();
+        let core = store_without_checkpoints(&world, |core| {
+            core.put(b"key", &[7; 1000], Durability::Durable).expect("room");
+            !core.pool.needs_checkpoint()
+        });
+        let engine = ValueLog::start(core).expect("it has no threads");
+        engine.put(b"grouped", b"value", Durability::Grouped).expect("room");
+        assert_eq!(engine.close().map_err(|error| error.kind()), Err(ErrorKind::NoSpace));
+        let world = world.capture().nothing();
+        let (dir, latch) = (world.dir("fast"), FailureLatch::new());
+        let pool = LoggedPool::open(dir, small_log(), 1, latch, Meter::new(), None);
+        let core = open_on(&world, pool.expect("a pool"), 256 << 10);
+        assert_eq!(core.get(b"grouped").expect("whole").as_deref(), Some(&b"value"[..]));
     }
 }
