@@ -61,12 +61,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// `NoSpace` if flash has no chunk for them: they stay where they are.
     pub fn reclaim(&self, how: Reclaim) -> Result<()> {
         let mut appender = self.reclaim.lock();
-        let given_up = Instant::now() + READERS_GONE;
+        let mut given_up = None;
         self.rings.mark_log();
         let mut all = Ok(());
         for ring in self.rings.iter() {
             if self.is_due(ring, how) {
-                let done = self.reclaim_ring(ring, how, given_up, &mut appender);
+                let done = self.reclaim_ring(ring, how, &mut given_up, &mut appender);
                 appender.abandon();
                 // Another ring may have room to give where this one has none.
                 all = all.and(done);
@@ -91,7 +91,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         &self,
         ring: &Ring,
         how: Reclaim,
-        given_up: Instant,
+        given_up: &mut Option<Instant>,
         appender: &mut Appender<D, Moving>,
     ) -> Result<()> {
         let head = ring.head();
@@ -212,8 +212,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// After a failure to get `chunks` chunks, of which none is held any more: collects garbage until there are
-    /// so many, or fails with the same error if there is too little, or readers hold it until `given_up`.
-    pub fn try_collect(&self, chunks: u64, given_up: Instant, error: Error) -> Result<()> {
+    /// so many, or fails with the same error if there is too little, or readers hold it until `given_up`, which the first wait
+    /// sets: what collection takes is no time for them to go.
+    pub fn try_collect(&self, chunks: u64, given_up: &mut Option<Instant>, error: Error) -> Result<()> {
         let Error::NoSpace { tier: tierdb_base::TierRole::Flash, .. } = error else { return Err(error) };
         for device in self.storage.devices() {
             device.retry_growth()?;
@@ -239,7 +240,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 if enough() {
                     return Ok(());
                 }
-                if Instant::now() >= given_up {
+                let now = Instant::now();
+                if now >= *given_up.get_or_insert(now + READERS_GONE) {
                     return Err(error);
                 }
                 if is_short && self.storage.returned() > returned {
@@ -670,6 +672,36 @@ mod tests {
             is_pinned.recv().expect("it is pinned");
             core.put(b"long", &[1; 40_000], Durability::Durable).expect("a third of all is garbage");
         });
+    }
+
+    /// The time for which readers are waited for does not begin before collection has ended. Method: that is held up, and so is
+    /// what it gains.
+    #[test]
+    fn collection_takes_nothing_of_the_time_to_wait() {
+        let (core, count) = nearly_full();
+        for number in (0..count).step_by(2) {
+            core.delete(&key_of(number), Durability::Durable).expect("deletes need no room");
+        }
+        let allocate = || core.storage.devices()[0].allocate(&*core.pool, State::Part, 16 << 10, false);
+        let full = (0..40).find_map(|_| allocate().err()).expect("it is full some time");
+        let (pinned, is_pinned) = std::sync::mpsc::channel();
+        let mut given_up = None;
+        let begin = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let _reader = crossbeam_epoch::pin();
+                let collecting = core.collect.lock();
+                pinned.send(()).expect("somebody waits");
+                std::thread::sleep(Duration::from_millis(20));
+                let begin = Instant::now();
+                drop(collecting);
+                std::thread::sleep(Duration::from_millis(20));
+                begin
+            });
+            is_pinned.recv().expect("it is pinned");
+            core.try_collect(1, &mut given_up, full).expect("half of all is garbage");
+            reader.join().expect("no panic")
+        });
+        assert!(given_up.is_none_or(|given_up| given_up >= begin + READERS_GONE));
     }
 
     /// What a thread gives up is not kept back by its doing nothing afterwards.

@@ -5,7 +5,7 @@
 //! grouped writes durable. With [`Background::Inline`] there are none, and whoever needs the work does it.
 
 use crate::core::Core;
-use crate::moving::{READERS_GONE, Reclaim};
+use crate::moving::Reclaim;
 use crate::ring::Full;
 use crate::word::Word;
 use parking_lot::{Condvar, Mutex};
@@ -228,7 +228,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// `full`, if there is nothing to gain.
     pub fn gain_flash(&self, chunks: u64, full: Error) -> Result<()> {
         let start = Instant::now();
-        let result = self.try_collect(chunks, start + READERS_GONE, full);
+        let result = self.try_collect(chunks, &mut None, full);
         self.counters.stall_ns.add(start.elapsed().as_nanos() as u64);
         result
     }
