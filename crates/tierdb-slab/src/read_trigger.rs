@@ -186,13 +186,42 @@ impl<P: Pool, D: Dir> Core<P, D> {
         table.hot_reads.store(0, Ordering::Relaxed);
         // What the fast tier has is merged with the first level only.
         let victims = if plan.into == FIRST { Victims::Unpopular } else { Victims::None };
-        self.migrate_or_mark(&part, &plan, victims, true).map(|_| true)
+        let done = self.migrate_or_mark(&part, &plan, victims, true)?;
+        if done.tables == 0 && victims != Victims::None {
+            // Nothing of its range is to leave the fast tier.
+            self.migrate_or_mark(&part, &plan, Victims::None, true)?;
+        }
+        Ok(true)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Options;
+    use crate::rig::{self, Store};
+    use tierdb_engine::Engine;
+
+    #[test]
+    fn what_is_read_comes_to_the_fast_tier_though_nothing_is_written() {
+        const POOL: u64 = 132 << 10;
+        let options = Options { promotion: Promotion::ByMigration, ..rig::options(POOL) };
+        let store = Store::new(POOL, options);
+        (0..60).for_each(|number| store.put(&[b'k', number], 700));
+        store.engine.flush().expect("room");
+        let counters = &store.core().counters;
+        let is_fast = || store.part().read().index.keys().any(|key| **key == [b'k', 7]);
+        let read = |times: u64| {
+            for number in 0..times {
+                let key = if number % 2 == 0 { 7 } else { number as u8 % 60 };
+                store.engine.get(&[b'k', key]).expect("whole").expect("there");
+            }
+        };
+        read(LOOK / 2);
+        assert_eq!((counters.promoted.get(), is_fast()), (0, false), "before it was detected");
+        (0..8).take_while(|_| !is_fast()).for_each(|_| read(LOOK / 2));
+        assert!(counters.promoted.get() > 0 && is_fast());
+    }
 
     #[test]
     fn epochs_follow_one_another_while_they_help_and_then_it_cools_down() {

@@ -1,6 +1,6 @@
 //! Background work: who does it, when, and how writers wait for it.
 //!
-//! Some threads that migrate, asleep while there is nothing to do, and one that keeps house. With
+//! A thread that migrates, asleep while there is nothing to do, and one that keeps house; on a log one that writes it. With
 //! [`Background::Inline`] there are none, and whoever needs the work does it.
 
 use crate::clean::Cleaned;

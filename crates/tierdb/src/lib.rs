@@ -36,7 +36,8 @@ mod tiers;
 
 pub use checkpoint::{Copied, restore};
 pub use config::{
-    Config, EngineKind, FastKind, FastTier, FlashTier, PinningThreshold, Slab, Valuelog, WriteBudget,
+    Config, EngineKind, FastKind, FastTier, FlashTier, PinningThreshold, Promotion, Slab, Valuelog,
+    WriteBudget,
 };
 pub use db::Db;
 pub use entries::Entries;

@@ -26,6 +26,11 @@ pub struct Slab {
     /// at the most. *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracked_pct: Option<u16>,
+    /// What brings keys that are popular to the fast tier. Default [`Promotion::OnRead`].
+    ///
+    /// *Takes effect on open.*
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promotion: Option<Promotion>,
     /// Fill of the fast tier, in percent, at which keys start to move to flash. Default 98, 50..=99.
     ///
     /// Lower it if writers stall (`Stats::stall_ns`). *Takes effect on open.*
@@ -94,6 +99,12 @@ impl Slab {
                 PinningThreshold::Auto => None,
             };
         }
+        if let Some(promotion) = self.promotion {
+            options.promotion = match promotion {
+                Promotion::OnRead => tierdb_slab::Promotion::OnRead,
+                Promotion::ByMigration => tierdb_slab::Promotion::ByMigration,
+            };
+        }
         options.tracked_pct = self.tracked_pct.unwrap_or(options.tracked_pct);
         if let Some(start) = self.migrate_at_pct {
             (options.high_pct, options.low_pct) = (start, start - 3);
@@ -103,6 +114,18 @@ impl Slab {
         options.levels = self.levels.or(options.levels);
         options.table_bytes = self.table_size.map_or(options.table_bytes, ByteSize::bytes);
     }
+}
+
+/// What brings keys that are popular, and on flash only, to the fast tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Promotion {
+    /// A read: a copy of the value that it has just read is kept there. So do migrations that make room.
+    OnRead,
+    /// Migrations alone, as in the paper (PrismDB §4.4.4): where hardly anything is written, reads make them begin for an epoch of a
+    /// million operations, as long as that helps. Each rewrites a table.
+    ByMigration,
 }
 
 /// How many of the tracked keys stay on the fast tier.

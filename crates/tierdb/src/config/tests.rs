@@ -21,6 +21,7 @@ const FULL: &str = r#"
     [slab]
     pinning_threshold = "auto"
     tracked_pct = 80
+    promotion = "by-migration"
     migrate_at_pct = 97
     migrate_to_pct = 90
     table_parts_pct = 5
@@ -56,6 +57,7 @@ fn toml_and_builder_say_the_same() {
         .with_slab(Slab {
             pinning_threshold: Some(PinningThreshold::Auto),
             tracked_pct: Some(80),
+            promotion: Some(Promotion::ByMigration),
             migrate_at_pct: Some(97),
             migrate_to_pct: Some(90),
             table_parts_pct: Some(5),
