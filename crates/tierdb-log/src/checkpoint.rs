@@ -30,8 +30,8 @@ use tierdb_device::Dir;
 /// What a checkpoint is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To free the log; may leave transient pages to it.
-    Trim,
+    /// To free the log for `room` more bytes; may leave transient pages to it.
+    Trim { room: u64 },
     /// To leave no log behind. Nothing is appended any more.
     Close,
 }
@@ -52,10 +52,10 @@ impl<D: Dir> LoggedPool<D> {
         let transient = self.transient.lock().clone();
         let kept = self.log.position_of(self.keep_from.load(Ordering::Acquire).min(head.lsn));
         // Leaving the transient pages to the log is worth it while the log that must stay for them leaves
-        // half of the ring to be filled.
-        let skip = purpose == Purpose::Trim
-            && !transient.is_empty()
-            && head.position - kept.position <= self.log.ring().len / 2;
+        // half of the ring to be filled, and what is asked for.
+        let stays = head.position - kept.position;
+        let worth = |room| stays <= self.log.ring().len / 2 && self.log.lets_in(stays, room);
+        let skip = matches!(purpose, Purpose::Trim { room } if !transient.is_empty() && worth(room));
         let (except, position) = if skip { (transient, kept) } else { (0..0, head) };
         self.checkpoint_to(store, except, Goal { position, clean: purpose == Purpose::Close, spare: None })
     }
@@ -101,7 +101,7 @@ impl<D: Dir> LoggedPool<D> {
         let spare = last.as_ref().map(Block::spare).transpose()?;
         // With another spare in use, or little room on the ring, the log is freed up to the last block. That one
         // is not applied yet: no page may hold what is not certain.
-        let free_log = store.has_spare() || self.log.is_tight();
+        let free_log = store.has_spare() || self.log.is_tight(0);
         let log = store.log();
         if free_log {
             store.write_table(Vec::new(), log, false)?;
@@ -119,7 +119,7 @@ impl<D: Dir> LoggedPool<D> {
         if let Some(block) = last {
             block.apply(&self.arena, &self.dirty, &self.log.place(&block.at))?;
         }
-        if self.salvage.is_empty() { Ok(()) } else { self.checkpoint_with(store, Purpose::Trim) }
+        if self.salvage.is_empty() { Ok(()) } else { self.checkpoint_with(store, Purpose::Trim { room: 0 }) }
     }
 
     /// Writes as many of `pages` as there is room for and a table that names them: how many.
@@ -149,7 +149,7 @@ impl<D: Dir> LoggedPool<D> {
     }
 
     /// A full device is a state that passes; any other failure latches.
-    fn failed(&self, error: Error) -> Error {
+    pub(crate) fn failed(&self, error: Error) -> Error {
         if error.kind() == ErrorKind::NoSpace { error } else { self.latch.set(error) }
     }
 }

@@ -45,6 +45,11 @@ impl DirtyPages {
         pages
     }
 
+    /// How many pages are dirty, about.
+    pub(crate) fn count(&self) -> u64 {
+        self.bits.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
+    }
+
     /// Bytes of DRAM it takes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.bits.len() as u64 * 8

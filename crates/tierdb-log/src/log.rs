@@ -182,9 +182,20 @@ impl<F: BlockFile> Log<F> {
         self.blocks.load(Ordering::Relaxed)
     }
 
-    /// Whether a checkpoint should be made before more is let in.
-    pub(crate) fn is_tight(&self) -> bool {
-        self.used() + (RESERVED_BLOCKS + TIGHT_BLOCKS) * self.ring.largest > self.ring.len
+    /// Whether a checkpoint should be made before `bytes` more are let in.
+    pub(crate) fn is_tight(&self, bytes: u64) -> bool {
+        !self.lets_in(self.used() + self.pending(), bytes)
+    }
+
+    /// Whether a ring of which `used` are in use takes `bytes` more, with something left for others.
+    pub(crate) fn lets_in(&self, used: u64, bytes: u64) -> bool {
+        let kept = (RESERVED_BLOCKS + TIGHT_BLOCKS) * self.ring.largest;
+        (used + kept).saturating_add(bytes) <= self.ring.len
+    }
+
+    /// Bytes in the buffer. Reads two counters without the latch, so it is a guess.
+    fn pending(&self) -> u64 {
+        self.appended().saturating_sub(self.taken.load(Ordering::Relaxed))
     }
 
     /// The LSN after all that was appended.
@@ -192,10 +203,9 @@ impl<F: BlockFile> Log<F> {
         self.appended.load(Ordering::Acquire)
     }
 
-    /// Whether `bytes` more fit the buffer with something left for others. Reads two counters without the
-    /// latch, so it is a guess.
+    /// Whether `bytes` more fit the buffer with something left for others: a guess.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
-        let pending = self.appended().saturating_sub(self.taken.load(Ordering::Relaxed));
+        let pending = self.pending();
         pending == 0 || pending + bytes <= self.ring.largest_payload() as u64 * 3 / 4
     }
 

@@ -41,6 +41,10 @@ use tierdb_base::{FailureLatch, Location, Result, mutant};
 use tierdb_device::{Dir, Emulation, Meter};
 use tierdb_pmem::{Arena, Lsn, PersistenceDomain, Pool};
 
+/// Bytes that are admitted for every page that was not dirty and is in no slot yet, at the least: what is not a record of
+/// its own goes to pages that have been written.
+const LEAST_A_PAGE: u64 = 256;
+
 /// A pool in DRAM that a redo log and page checkpoints in a directory make durable.
 pub struct LoggedPool<D: Dir> {
     pub(crate) arena: Arena,
@@ -114,7 +118,7 @@ impl<D: Dir> LoggedPool<D> {
     /// `NoSpace` if the image may not grow; nothing is lost, and the pool goes on as long as the ring has room.
     /// `Poisoned` after a write failure, and the failure itself for the one it hits.
     pub fn checkpoint(&self) -> Result<()> {
-        self.checkpoint_with(&mut self.store.lock(), Purpose::Trim)
+        self.checkpoint_with(&mut self.store.lock(), Purpose::Trim { room: 0 })
     }
 
     /// Whether the ring is so full that a background thread should make a checkpoint.
@@ -161,18 +165,27 @@ impl<D: Dir> LoggedPool<D> {
     /// Waits for `lsn`, freeing the ring if it is full.
     fn wait_durable(&self, lsn: Lsn) -> Result<()> {
         while self.log.wait(lsn, Room::Ordinary)? == Waited::RingFull {
-            self.stalled(|| self.free_ring())?;
+            self.stalled(|| self.free_ring(0))?;
         }
         Ok(())
     }
 
-    /// Makes a checkpoint, unless another thread did while this one waited for the latch.
-    pub(crate) fn free_ring(&self) -> Result<()> {
+    /// Makes a checkpoint if the ring does not let `bytes` in, unless another thread did while this one waited for the
+    /// latch.
+    fn free_ring(&self, bytes: u64) -> Result<()> {
         let mut store = self.store.lock();
-        if !self.log.is_tight() {
+        let fits = self.log.lets_in(0, bytes);
+        if !fits {
+            // Checkpoints will be made while the caller holds its latches, where none may be refused.
+            let pages = self.dirty.count() + bytes / LEAST_A_PAGE;
+            store.reserve(pages).map_err(|e| self.failed(e))?;
+            self.image_bytes.store(store.image_bytes(), Ordering::Relaxed);
+        }
+        let room = if fits { bytes } else { 0 };
+        if !self.log.is_tight(room) {
             return Ok(());
         }
-        self.checkpoint_with(&mut store, Purpose::Trim)
+        self.checkpoint_with(&mut store, Purpose::Trim { room })
     }
 
     /// Makes room in the buffer for an append that found none.
@@ -285,8 +298,8 @@ impl<D: Dir> Pool for LoggedPool<D> {
     #[inline]
     fn admit(&self, bytes: u64) -> Result<()> {
         self.latch.check()?;
-        if self.log.is_tight() {
-            self.stalled(|| self.free_ring())?;
+        if self.log.is_tight(bytes) {
+            self.stalled(|| self.free_ring(bytes))?;
         }
         if !self.log.has_room(bytes) {
             self.stalled(|| self.commit())?;

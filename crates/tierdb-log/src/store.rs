@@ -123,31 +123,61 @@ impl<F: BlockFile> PageStore<F> {
     /// # Errors
     /// `NoSpace` if not one can; other errors of growing.
     pub(crate) fn room_for(&mut self, pages: usize) -> Result<usize> {
-        let short = (pages as u64).saturating_sub(u64::from(self.slots.free()));
-        if short > 0 {
-            let most = self.capacity / PAGE;
-            let have = u64::from(self.slots.count());
-            // In steps, so that the file system is not asked at every checkpoint of a growing pool.
-            let step = (have / 16).max(u64::from(RUN_PAGES));
-            let want = (have + short.max(step)).min(most.max(have)).min(u64::from(u32::MAX - 1));
-            if want > have {
-                match self.image.file().set_len(want * PAGE) {
-                    Ok(()) => self.slots.grow(want as u32),
-                    Err(Error::Io { source, .. }) if source.kind() == IoKind::StorageFull => {}
-                    Err(e) => return Err(e),
+        self.grow(pages as u64)?;
+        let room = pages.min(self.slots.free() as usize);
+        if room == 0 && pages > 0 { Err(self.no_space()) } else { Ok(room) }
+    }
+
+    /// Makes sure that checkpoints have room in rounds until `pages` are in slots that are in none yet, or all that
+    /// there are.
+    ///
+    /// # Errors
+    /// `NoSpace` if they may not; other errors of growing.
+    pub(crate) fn reserve(&mut self, pages: u64) -> Result<()> {
+        let used = u64::from(self.slots.count() - self.slots.free());
+        let free = pages.min((self.pool_len / PAGE).saturating_sub(used)) + 1;
+        self.grow(free)?;
+        if u64::from(self.slots.free()) < free { Err(self.no_space()) } else { Ok(()) }
+    }
+
+    /// Grows the file, if it may, so that `free` slots are free.
+    fn grow(&mut self, free: u64) -> Result<()> {
+        let short = free.saturating_sub(u64::from(self.slots.free()));
+        if short == 0 {
+            return Ok(());
+        }
+        let have = u64::from(self.slots.count());
+        let most = (self.capacity / PAGE).min(u64::from(u32::MAX - 1)).saturating_sub(have);
+        // In steps, so that the file system is not asked at every checkpoint of a growing pool.
+        let step = (have / 16).max(u64::from(RUN_PAGES));
+        let mut more = short.max(step).min(most);
+        while more > 0 {
+            match self.image.file().set_len((have + more) * PAGE) {
+                Ok(()) => {
+                    self.slots.grow((have + more) as u32);
+                    break;
                 }
+                // What is asked for, at least; and with one free slot a checkpoint goes on in rounds.
+                Err(Error::Io { source, .. }) if source.kind() == IoKind::StorageFull => {
+                    more = match more {
+                        _ if more > short => short,
+                        _ if self.slots.free() == 0 => more / 2,
+                        _ => 0,
+                    };
+                }
+                Err(e) => return Err(e),
             }
         }
-        let room = pages.min(self.slots.free() as usize);
-        if room == 0 && pages > 0 {
-            return Err(Error::NoSpace {
-                tier: TierRole::Fast,
-                place: self.image.file().name().to_string(),
-                used: self.image_bytes(),
-                capacity: self.capacity,
-            });
+        Ok(())
+    }
+
+    fn no_space(&self) -> Error {
+        Error::NoSpace {
+            tier: TierRole::Fast,
+            place: self.image.file().name().to_string(),
+            used: self.image_bytes(),
+            capacity: self.capacity,
         }
-        Ok(room)
     }
 
     /// Writes `pages` of `arena` to free slots, of which there are enough, and syncs them.

@@ -2,9 +2,9 @@
 
 mod support;
 
-use support::{Known, acknowledge, create, dir, open, publish, reopen, small, wide, work};
+use support::{Known, TestDir, acknowledge, create, dir, open, publish, reopen, small, wide, work};
 use tierdb_base::{Error, ErrorKind, mutant};
-use tierdb_log::LoggedOptions;
+use tierdb_log::{LoggedOptions, LoggedPool};
 use tierdb_pmem::Pool;
 use tierdb_sim::crashtest::{Options, Oracle, explore};
 use tierdb_sim::{Budget, CrashModel, FaultKind, FaultPlan, Ops, World};
@@ -282,6 +282,65 @@ fn a_full_device_refuses_for_a_while_and_nothing_is_lost() {
     world.dir("fast").set_capacity(None);
     work(&pool, &known, 60, 3).expect("goes on by itself");
     reopen(&world.capture().nothing(), &small(), &known.get()).expect("nothing lost");
+}
+
+/// A pool that has dirtied its first two pages, on a device with room for `pages` more than are taken.
+fn nearly_full(pages: u64) -> (World, LoggedPool<TestDir>) {
+    let (world, pool, _) = support::world(&small());
+    pool.flush(0, 2 * 4096);
+    set_room(&world, pages);
+    (world, pool)
+}
+
+fn set_room(world: &World, pages: u64) {
+    let used: u64 = world.areas().iter().map(|area| area.len).sum();
+    world.dir("fast").set_capacity(Some(used + pages * 4096));
+}
+
+#[test]
+fn what_a_full_device_admits_has_room_in_the_log() {
+    let (world, pool) = nearly_full(0);
+    while pool.log_used() < 15 * 4096 {
+        pool.flush(0, 8);
+        pool.commit().expect("much room");
+    }
+    pool.admit(100).expect("less has room");
+    // More than an empty ring takes, and what one takes.
+    for bytes in [support::POOL, 8 * 4096] {
+        assert_eq!(pool.admit(bytes).map_err(|e| e.kind()), Err(ErrorKind::NoSpace));
+    }
+    world.dir("fast").set_capacity(None);
+    pool.admit(8 * 4096).expect("goes on by itself");
+    set_room(&world, 0);
+    pool.flush(0, 8 * 4096);
+    pool.commit().expect("what was admitted has room");
+}
+
+#[test]
+fn what_is_longer_than_the_log_is_admitted_with_room_for_its_pages() {
+    let (world, pool) = nearly_full(16);
+    let first = pool.admit(2 * support::POOL);
+    assert_eq!(first.map_err(|e| e.kind()), Err(ErrorKind::NoSpace), "28 pages may become dirty");
+    set_room(&world, 29);
+    pool.admit(2 * support::POOL).expect("room for all pages");
+    set_room(&world, 0);
+    for _ in 0..2 {
+        pool.flush(0, support::POOL);
+    }
+    pool.commit().expect("what was admitted has room");
+    assert!(pool.stats().checkpoints > 0);
+}
+
+#[test]
+fn a_checkpoint_takes_what_room_there_is_and_goes_on_in_rounds() {
+    let (world, pool) = nearly_full(8);
+    pool.flush(0, 8 * 4096);
+    pool.checkpoint().expect("eight pages have room");
+    pool.flush(0, 8 * 4096);
+    assert_eq!(pool.checkpoint().map_err(|e| e.kind()), Err(ErrorKind::NoSpace));
+    set_room(&world, 3);
+    pool.checkpoint().expect("in rounds");
+    assert_eq!((pool.stats().checkpoints, pool.stats().checkpoint_pages), (2, 16));
 }
 
 #[test]

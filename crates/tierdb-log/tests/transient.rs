@@ -132,6 +132,20 @@ fn records_that_live_too_long_are_checkpointed_and_survive_too() {
 }
 
 #[test]
+fn pages_that_the_log_carries_make_way_for_what_is_admitted() {
+    let (_world, pool, _) = world(&options());
+    pool.set_transient(RING);
+    for _ in 0..3 {
+        pool.flush(RING.start, RING.end - RING.start);
+        pool.commit().expect("no faults");
+    }
+    pool.checkpoint().expect("no faults");
+    assert!(pool.log_used() > 24 * 4096, "the log carries them");
+    pool.admit(24 * 4096).expect("no faults");
+    assert_eq!(pool.log_used(), 0);
+}
+
+#[test]
 fn a_log_kept_too_short_loses_records() {
     // The test above can fail: an engine that declares live records dead loses them.
     let (world, pool, acked) = world(&options());

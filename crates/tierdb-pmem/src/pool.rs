@@ -124,11 +124,11 @@ pub trait Pool: Send + Sync + 'static {
     #[track_caller]
     fn persist_word(&self, at: u64) -> Result<()>;
 
-    /// Waits, before any latch is taken, until the pool can take `bytes` more of flushes without
-    /// blocking. Only a logged pool ever waits.
+    /// Waits, before any latch is taken, until the pool can take `bytes` more of flushes: without blocking, as far as
+    /// they fit its buffer. Only a logged pool ever waits.
     ///
     /// # Errors
-    /// `Poisoned` after a write failure.
+    /// `NoSpace` if it has no room for them; `Poisoned` after a write failure.
     fn admit(&self, bytes: u64) -> Result<()>;
 
     /// Work that a background thread does for the pool from time to time: makes a checkpoint when one is due.
