@@ -55,13 +55,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 Op::Delete { key } => ops.insert(key, None),
             };
         }
-        let admit = |(key, value): (&&[u8], &Option<&[u8]>)| {
-            self.heap.admit_bytes(key.len(), value.map_or(0, <[u8]>::len)) + 64 + self.admit_doubt_bytes()
-        };
-        let bytes: u64 = ops.iter().map(admit).sum();
+        let lens = ops.iter().map(|(key, value)| (key.len(), value.map_or(0, <[u8]>::len)));
+        let bytes = self.heap.admit_all(lens) + ops.len() as u64 * (64 + self.admit_doubt_bytes());
         self.reserve_seqnos();
         self.until_done(|| {
-            self.heap.pool.admit(bytes)?;
+            self.heap.admit(bytes)?;
             self.try_write(&ops, durability)
         })?;
         self.counters.user_bytes.add(batch.bytes() as u64);
@@ -183,7 +181,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let range = &cut(range);
         let bytes = encode_range(range);
         self.until_done(|| {
-            self.heap.pool.admit(self.heap.admit_bytes(0, bytes.len()))?;
+            self.heap.admit(self.heap.admit_bytes(0, bytes.len()))?;
             self.try_remove_range(range, &bytes, durability)
         })?;
         self.after_write();
@@ -298,6 +296,13 @@ pub fn decode_range(bytes: &[u8]) -> Option<KeyRange> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Options;
+    use crate::engine::SlabStore;
+    use crate::rig::{self, Store};
+    use tierdb_base::ErrorKind;
+    use tierdb_device::Meter;
+    use tierdb_engine::{Engine, Media};
+    use tierdb_log::{LoggedOptions, LoggedPool};
 
     #[test]
     fn ranges_read_back() {
@@ -329,5 +334,45 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_a_range_leaves_to_the_next_write_has_room_in_the_log_before_that_begins() {
+        const POOL: u64 = 2 << 20;
+        const KEYS: u32 = 4000;
+        let world = rig::world(POOL);
+        let log = LoggedOptions { log_len: POOL, buffer_bytes: 4096, ..LoggedOptions::new(POOL) };
+        let Media { fast_meter, flash, seed, latch, mode, .. } = rig::media(&world, 1 << 20);
+        let fast = world.add_dir("fast");
+        let pool = LoggedPool::create(fast.clone(), log, seed, latch.clone(), Meter::new(), None);
+        let pool = Arc::new(pool.expect("create"));
+        let media = Media { pool: pool.clone(), fast_meter, flash, seed, latch: latch.clone(), mode };
+        let options = Options { memory: 4 << 20, ..rig::options(POOL) };
+        let store = SlabStore::create(media, options).expect("an empty store");
+        // Room for the log, and for no page.
+        fast.set_capacity(Some(0));
+        let put = |n: u32| store.put(&n.to_be_bytes(), b"value", Durability::Grouped);
+        (0..KEYS).for_each(|n| put(n).expect("room"));
+        while pool.log_used() < pool.log_capacity() - 18 * 4096 {
+            put(KEYS).expect("room");
+        }
+        let range = KeyRange::half_open([], KEYS.to_be_bytes());
+        store.delete_range(&range, Durability::Grouped).expect("room");
+        assert_eq!(put(KEYS).map_err(|e| e.kind()), Err(ErrorKind::NoSpace));
+        latch.check().expect("nothing has failed");
+        fast.set_capacity(None);
+        put(KEYS).expect("goes on by itself");
+        assert_eq!(store.stats().keys, 1);
+    }
+
+    #[test]
+    fn many_small_records_are_not_admitted_as_many_slabs() {
+        let store = Store::new(4 << 20, Options { slab_bytes: 256 << 10, ..rig::options(4 << 20) });
+        let lens = std::iter::repeat_n((10, 100), 1000);
+        assert!(store.core().heap.admit_all(lens) < 1000 * 500 + (256 << 10));
+        assert_eq!(
+            store.core().heap.admit_all([(10, 100)].into_iter()),
+            store.core().heap.admit_bytes(10, 100)
+        );
     }
 }

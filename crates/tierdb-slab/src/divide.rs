@@ -97,9 +97,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    /// `false` if somebody works on whole partitions without the router's lock: it is to be done another time then.
+    /// `false` if somebody works on whole partitions without the router's lock, or the pool has no room: it is to be done another
+    /// time then.
     fn divide_again(&self) -> bool {
         let Some(_nobody) = self.work.dividing.try_write() else { return false };
+        if self.heap.admit(0).is_err() {
+            return false;
+        }
         let mut router = self.router.write();
         self.drain_parts(&router.parts);
         let mut unsettled = Unsettled::default();

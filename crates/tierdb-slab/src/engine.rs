@@ -101,7 +101,7 @@ impl<P: Pool, D: Dir> Drop for Pin<P, D> {
             }
             let mut state = part.write();
             // Under the lock, so that a version that a later snapshot sees is not taken for an unneeded one.
-            state.prune_old(self.seqno, &core.snapshots.list());
+            state.prune_old(&core.heap, self.seqno, &core.snapshots.list());
         }
         // Ranges that this one saw, and no other one that is open.
         let freed = |range: &Arc<RangeTombstone>| {

@@ -3,11 +3,15 @@
 use crate::record::{self, HEADER, Head, Kind};
 use crate::slabs::{Commit, Mark, Purpose, Slabs};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tierdb_base::{Error, Result, Seqno, TierRole};
 use tierdb_pmem::{Pool, Stage};
 
 /// Most seqnos that are tried for a damaged record: those of the first 2^36 writes.
 const MOST_SEQNOS: usize = 1 << 16;
+
+/// Bytes of log that a word takes which is staged as free.
+pub const FREE_BYTES: u64 = 16;
 
 /// The slots of one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,9 +43,20 @@ pub struct Heap<P: Pool> {
     pub pool: Arc<P>,
     pub seed: u64,
     pub slabs: Slabs<P>,
+    /// Slots whose words the next change of their partition stages as free.
+    pub retired: AtomicU64,
 }
 
 impl<P: Pool> Heap<P> {
+    pub fn new(pool: Arc<P>, seed: u64, slabs: Slabs<P>) -> Self {
+        Heap { pool, seed, slabs, retired: AtomicU64::new(0) }
+    }
+
+    /// As [`Pool::admit`], for a change that begins with what is retired.
+    pub fn admit(&self, bytes: u64) -> Result<()> {
+        self.pool.admit(bytes + self.retired.load(Ordering::Relaxed) * FREE_BYTES)
+    }
+
     /// Stages `record` in free slots. `None` if there are none for this purpose; then nothing is taken.
     pub fn write(
         &self,
@@ -75,9 +90,26 @@ impl<P: Pool> Heap<P> {
     /// Bytes that writing a record of a key and a value of these lengths flushes, at the most.
     pub fn admit_bytes(&self, key_len: usize, value_len: usize) -> u64 {
         let largest = self.slabs.largest();
-        let slots = 1 + value_len as u64 / largest.max(1);
         // A slab may be given a class for each slot.
-        (HEADER + key_len + value_len) as u64 + slots * (largest / 8).min(value_len as u64 + 8192) + 256
+        let words = (largest / 8).min(value_len as u64 + 8192);
+        self.record_bytes(key_len, value_len) + self.slots(value_len) * words
+    }
+
+    /// The same of many records: besides a word for each slot, slabs are given no more words than one of each class has, which
+    /// is about half of a slab.
+    pub fn admit_all(&self, lens: impl Iterator<Item = (usize, usize)> + Clone) -> u64 {
+        let each: u64 = lens.clone().map(|(key, value)| self.admit_bytes(key, value)).sum();
+        let all = lens.map(|(key, value)| self.record_bytes(key, value) + self.slots(value) * 8);
+        each.min(all.sum::<u64>() + self.slabs.largest())
+    }
+
+    fn record_bytes(&self, key_len: usize, value_len: usize) -> u64 {
+        (HEADER + key_len + value_len) as u64 + 256
+    }
+
+    /// Slots that a record with a value of `value_len` bytes takes.
+    fn slots(&self, value_len: usize) -> u64 {
+        1 + value_len as u64 / self.slabs.largest().max(1)
     }
 
     /// The head of the record at byte `at`.
@@ -218,7 +250,7 @@ mod tests {
 
     fn heap(pool: SimPool, layout: &Layout) -> Heap<SimPool> {
         let pool = Arc::new(pool);
-        Heap { pool: pool.clone(), seed: SEED, slabs: Slabs::create(pool, SEED, layout) }
+        Heap::new(pool.clone(), SEED, Slabs::create(pool, SEED, layout))
     }
 
     /// What the words of all slabs say after a crash; `None` if the class of one is not known.

@@ -24,7 +24,7 @@ use crate::build::{NewTable, TableBuilder};
 use crate::commit::Change;
 use crate::core::{Core, hash_of};
 use crate::flash::Limit;
-use crate::heap::Slots;
+use crate::heap::{FREE_BYTES, Slots};
 use crate::key::Key;
 use crate::levels::{FIRST, Level, Levels};
 use crate::live::{LiveTable, Manifest};
@@ -275,7 +275,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let damaged = RefCell::default();
         let done = self.merge_range(&begun, &damaged, promote).and_then(|merged| {
             let (entries, bytes) = (merged.entries, merged.bytes);
-            self.replace_tables(part, plan, merged).map(|promotions| {
+            self.replace_tables(part, &begun, merged).map(|promotions| {
                 let mut migrated = self.free_victims(part, &begun.victims, &damaged.borrow());
                 (migrated.tables, migrated.entries) = (plan.tables.len() as u64, entries);
                 let old: u64 = plan.tables.iter().map(|table| table.file_len()).sum();
@@ -434,11 +434,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
     fn replace_tables(
         &self,
         part: &Partition<D>,
-        plan: &Plan<D>,
+        begun: &Begun<'_, D>,
         merged: Merged<D>,
     ) -> Result<Vec<Promotion>> {
-        let (heap, old) = (&self.heap, &plan.tables);
-        heap.pool.admit((merged.tables.len() as u64 + 1) * heap.admit_bytes(0, 64) + 4096)?;
+        let (heap, plan, old) = (&self.heap, begun.plan, &begun.plan.tables);
+        let freed = begun.victims.len() as u64 * FREE_BYTES;
+        heap.admit((merged.tables.len() as u64 + 1) * heap.admit_bytes(0, 64) + 4096 + freed)?;
         let mut stage = Stage::new(&*heap.pool);
         let mut changes: Vec<Change> = Vec::new();
         let mut records: Vec<(Slots, Places)> = Vec::new();
@@ -494,7 +495,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// Frees the slots of those victims whose version is still the newest, or marks them as clean copies. Those that are `damaged` are
-    /// left out from now on: a table that is rewritten for them gains nothing.
+    /// left out from now on: a table that is rewritten for them gains nothing. Their words are admitted.
     pub fn free_victims(&self, part: &Partition<D>, victims: &[Victim], damaged: &HashSet<Key>) -> Migrated {
         let heap = &self.heap;
         let mut migrated = Migrated::default();

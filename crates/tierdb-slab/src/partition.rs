@@ -260,6 +260,7 @@ impl<D: Dir> State<D> {
 
     /// The words of retired slots are free on media.
     pub fn release_retired<P: Pool>(&mut self, heap: &Heap<P>) {
+        heap.retired.fetch_sub(self.retired.len() as u64, Ordering::Relaxed);
         for retired in std::mem::take(&mut self.retired) {
             if !retired.hold {
                 self.release(heap, retired.slots);
@@ -383,6 +384,7 @@ impl<D: Dir> State<D> {
             self.old.add(key, entry, by, slots.clone());
         }
         self.retired.push(Retired { slots, hold: keep });
+        heap.retired.fetch_add(1, Ordering::Relaxed);
     }
 
     /// As [`State::retire`], for a version whose word is free on media already.
@@ -396,8 +398,9 @@ impl<D: Dir> State<D> {
     }
 
     /// The snapshot at `closed` has gone, and those at `open` are left: gives up the versions that nobody needs any more.
-    pub fn prune_old(&mut self, closed: Seqno, open: &[Seqno]) {
+    pub fn prune_old<P: Pool>(&mut self, heap: &Heap<P>, closed: Seqno, open: &[Seqno]) {
         let released = self.old.release(closed, open).into_iter();
+        heap.retired.fetch_add(released.len() as u64, Ordering::Relaxed);
         // The words are staged once more: these slots' first turn may not have come yet.
         self.retired.extend(released.map(|slots| Retired { slots, hold: false }));
     }

@@ -6,7 +6,7 @@
 
 use crate::config::Promotion as When;
 use crate::core::{Core, hash_of};
-use crate::heap::NewRecord;
+use crate::heap::{FREE_BYTES, NewRecord};
 use crate::key::Key;
 use crate::levels::Levels;
 use crate::live::LiveTable;
@@ -71,7 +71,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn promote(&self, part: &Partition<D>, promotion: Promotion, from: Option<From<'_, D>>) {
         let heap = &self.heap;
         let Promotion { key, seqno, value } = promotion;
-        if heap.pool.admit(heap.admit_bytes(key.len(), value.len())).is_err() {
+        if heap.admit(heap.admit_bytes(key.len(), value.len())).is_err() {
             return;
         }
         let state = &mut *part.write();
@@ -145,6 +145,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// The same, of one partition.
     pub fn drop_copies_of(&self, part: &Partition<D>, which: Copies) -> u64 {
         let victims = self.pass_copies(part, which);
+        if self.heap.admit(victims.len() as u64 * FREE_BYTES).is_err() {
+            return 0;
+        }
         let dropped = self.free_victims(part, &victims, &HashSet::new()).keys;
         self.counters.dropped_copies.add(dropped);
         dropped

@@ -120,7 +120,7 @@ pub fn create<P: Pool, D: Dir>(mut media: Media<P, D>, options: Options) -> Resu
     flash.remove_orphans(&flash.files()?, |_| false)?;
     let slabs = Slabs::create(media.pool.clone(), media.seed, &layout);
     layout.format(&*media.pool, media.seed)?;
-    let heap = Heap { pool: media.pool.clone(), seed: media.seed, slabs };
+    let heap = Heap::new(media.pool.clone(), media.seed, slabs);
     let part = Arc::new(Partition::new(Levels::new(Vec::new()), Vec::new()));
     let router = Router { bounds: Vec::new(), parts: vec![part] };
     Ok(core_of(media, options, heap, flash, router, 0, Lost::default()))
@@ -145,7 +145,7 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
     flash.restore_budgets(&*pool, media.seed);
     let last = unseal(&*pool, media.seed, SEQNO_LIMIT)? << STEP_BITS;
     let (slabs, unknown_slabs) = Slabs::open(pool.clone(), media.seed, &layout);
-    let heap = Heap { pool: pool.clone(), seed: media.seed, slabs };
+    let heap = Heap::new(pool.clone(), media.seed, slabs);
     heap.replay_groups()?;
     let class_words = find_classes(&heap, &unknown_slabs)?;
     let scan = scan(&heap, options.recovery_threads)?;

@@ -76,7 +76,7 @@ pub fn salvage<P: Pool, D: Dir>(
     let known = match Layout::open(&*media.pool, media.seed) {
         Ok(layout) => {
             let (slabs, unknown) = Slabs::open(media.pool.clone(), media.seed, &layout);
-            let heap = Heap { pool: media.pool.clone(), seed: media.seed, slabs };
+            let heap = Heap::new(media.pool.clone(), media.seed, slabs);
             fast_tier(&heap, &unknown, found, &mut report)?
         }
         Err(_) => Known::default(),

@@ -43,7 +43,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if !matches!(head.kind, Kind::Value | Kind::Tombstone) || !head.parts.is_empty() {
             return false;
         }
-        if heap.pool.admit(heap.admit_bytes(head.key.len(), value.len())).is_err() {
+        if heap.admit(heap.admit_bytes(head.key.len(), value.len())).is_err() {
             return false;
         }
         let router = self.router.read();

@@ -442,12 +442,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if self.has_room(need) { Ok(()) } else { Err(full.unwrap_or_else(|| self.fast_full())) }
     }
 
-    /// Frees the slots of versions that were replaced.
+    /// Frees the slots of versions that were replaced, or leaves that to the next changes if the pool has no room for it.
     pub fn drain_retired(&self) {
-        self.drain_parts(&self.router.read().parts);
+        if self.heap.admit(0).is_ok() {
+            self.drain_parts(&self.router.read().parts);
+        }
     }
 
-    /// As [`Core::drain_retired`], of these partitions.
+    /// As [`Core::drain_retired`], of these partitions, once it is admitted.
     pub fn drain_parts(&self, parts: &[Arc<Partition<D>>]) {
         for part in parts {
             let mut state = part.write();
