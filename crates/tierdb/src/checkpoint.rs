@@ -20,7 +20,9 @@ use crate::tiers::Intent;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::Path;
-use tierdb_base::{ByteSize, Error, Location, Result, TierRole, Uuid, checksum, checksum_parts, matches};
+use tierdb_base::{
+    ByteSize, Error, Location, MAX_KEY_BYTES, Result, TierRole, Uuid, checksum, checksum_parts, matches,
+};
 use tierdb_device::Dir;
 use tierdb_engine::{Cursor, Damage, Durability, Engine, KeyRange, WriteBatch};
 use tierdb_pmem::Pool;
@@ -260,12 +262,28 @@ pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied
     {
         give_up(&config, dir)?;
     }
-    let pool = pool_bytes(from)?.max(LEAST_POOL);
-    config.memory = Some(ByteSize(pool * 2));
+    let mut pool = pool_bytes(from)?.max(LEAST_POOL);
     let snapshot = from.snapshot()?;
-    let mut prepared = Prepared::begin(&config, Intent::CreateNew, Some(pool))?;
+    // Keys may be longer than those that were looked at, but no longer than keys are.
+    let most = from.stats().keys * (ENTRY_BYTES + MAX_KEY_BYTES as u64) * 2;
+    let (mut prepared, copied) = loop {
+        config.memory = Some(ByteSize(pool * 2));
+        let mut prepared = Prepared::begin(&config, Intent::CreateNew, Some(pool))?;
+        let cursor = from.cursor(KeyRange::all(), Some(&snapshot));
+        match cursor.and_then(|mut cursor| fill(&mut prepared, &mut *cursor)) {
+            Err(error) => {
+                // What cannot be removed is taken by the next checkpoint of that name.
+                let removed = prepared.remove();
+                if !matches!(error, Error::NoSpace { tier: TierRole::Fast, .. }) || pool >= most {
+                    return Err(error);
+                }
+                removed?;
+            }
+            Ok(copied) => break (prepared, copied),
+        }
+        pool *= 2;
+    };
     let complete = || {
-        let copied = fill(&mut prepared, &mut *from.cursor(KeyRange::all(), Some(&snapshot))?)?;
         let record = Record {
             format: FORMAT,
             name,
@@ -283,7 +301,6 @@ pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied
         Ok(copied)
     };
     let copied = complete().inspect_err(|_| {
-        // What cannot be removed is taken by the next checkpoint of that name.
         let _ = prepared.remove();
     })?;
     setup::sync_dir(&setup::parent(dir))?;

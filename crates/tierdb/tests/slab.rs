@@ -145,6 +145,23 @@ fn a_checkpoint_takes_memory_for_its_keys_and_not_for_the_fast_tier() {
 }
 
 #[test]
+fn a_checkpoint_takes_more_memory_where_later_keys_are_longer() {
+    const SHORT: u32 = 1000;
+    const LONG: u32 = 12_000;
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let fast = FastTier::new(dir.path().join("fast"), ByteSize::mib(64)).with_kind(FastKind::Emulated);
+    let flash = FlashTier::new(dir.path().join("flash")).with_capacity(ByteSize::mib(64));
+    let config = Config::new().with_engine(EngineKind::Slab).with_memory(ByteSize::mib(64)).with_fast(fast);
+    let db = Db::open_config(&config.with_flash(flash)).expect("create");
+    for n in 0..SHORT + LONG {
+        let key = if n < SHORT { format!("{n:05}") } else { format!("{n:05}{}", "k".repeat(2500)) };
+        db.put_with(key, "value", Durability::Grouped).expect("put");
+    }
+    let copied = db.checkpoint(dir.path().join("copy")).expect("checkpoint");
+    assert_eq!(copied.entries, u64::from(SHORT + LONG));
+}
+
+#[test]
 fn a_store_is_not_opened_with_another_engine() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let mut config = config(dir.path(), None);
