@@ -138,9 +138,12 @@ pub fn repair(source: &Config, target: &Config) -> Result<RepairReport> {
     let complete = remains.fast.iter().chain(&remains.flash).all(|tier| tier.dir.is_some());
     let engine = remains.shape.engine;
     let by_index = ByIndex { config: source, engine, to: &*to, report: &mut report };
+    let done = if complete { frozen::with_media(&remains, false, by_index) } else { Ok(Ok(None)) };
     // Whatever goes wrong with the old store here, the records themselves may still be read.
-    let done =
-        if complete { frozen::with_media(&remains, false, by_index).unwrap_or(Ok(None))? } else { None };
+    let done = done.unwrap_or_else(|error| {
+        report.notes.push(format!("the store does not open, so records were looked for: {error}"));
+        Ok(None)
+    })?;
     let uncertain = match done {
         Some(uncertain) => uncertain,
         None => frozen::with_media(&remains, true, ByRecord { engine, to: &*to, report: &mut report })?,

@@ -223,6 +223,8 @@ fn values_are_found_without_the_pool() {
         assert!(found.is_err() || !found.expect("report").is_clean());
         assert!(before == contents(place.0.path()), "the check changed something");
         let (report, entries) = place.repaired(&config);
+        let why = "the store does not open, so records were looked for";
+        assert!(report.notes.iter().any(|note| note.starts_with(why)), "{report:?}");
         assert!(!report.index_whole && !report.damage.is_empty(), "{report:?}");
         assert_eq!(report.uncertain, report.keys);
         assert_eq!(right(&report, &entries), KEYS as usize, "the newest record of every key");
