@@ -203,9 +203,15 @@ pub fn run(
         threads: case.threads,
         ..Outcome::default()
     };
-    for phase in std::iter::once(&load_phase(case)).chain(&case.phases) {
+    // Each phase has choices of its own, or it would ask for what the last one has brought into caches, in the order in
+    // which that was written; those of phase number n are the same for every system.
+    let own = |number: usize, phase: &Phase| Phase {
+        seed: values::part_seed(phase.seed, number as u64),
+        ..phase.clone()
+    };
+    for (number, phase) in std::iter::once(&load_phase(case)).chain(&case.phases).enumerate() {
         let report = |share: f64, ops: u64| progress(&phase.name, share, ops);
-        outcome.phases.push(phase::run(&bed(case, &*store, &ledger), phase, &report)?);
+        outcome.phases.push(phase::run(&bed(case, &*store, &ledger), &own(number, phase), &report)?);
     }
     outcome.idle_cores = idle(case.idle);
     outcome.space = space(case, &*store, &ledger);
@@ -226,7 +232,7 @@ pub fn run(
         limit: Limit::Ops(10_000.min(case.setup.keys)),
         ..load_phase(case)
     };
-    phase::run(&bed(case, &*store, &ledger), &sample, &|_, _| ())?;
+    phase::run(&bed(case, &*store, &ledger), &own(outcome.phases.len(), &sample), &|_, _| ())?;
     answer(&outcome)?;
     let endless = Phase {
         name: "written until killed".to_owned(),
@@ -235,7 +241,7 @@ pub fn run(
         limit: Limit::Seconds(1e6),
         ..load_phase(case)
     };
-    phase::run(&bed(case, &*store, &ledger), &endless, &|_, _| ())?;
+    phase::run(&bed(case, &*store, &ledger), &own(outcome.phases.len() + 1, &endless), &|_, _| ())?;
     Ok(())
 }
 

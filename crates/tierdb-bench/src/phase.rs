@@ -8,7 +8,7 @@ use crate::pace::Pace;
 use crate::settling::Settling;
 use crate::store::{Counts, Durability, Store, TierIo};
 use crate::tally::{Latency, Tally};
-use crate::values::Sizes;
+use crate::values::{Sizes, part_seed};
 use crate::worker::Worker;
 use crate::workload::{Mix, Op, Scans};
 use crossbeam_utils::CachePadded;
@@ -72,7 +72,7 @@ pub struct Phase {
     pub rate: Option<f64>,
     /// How many entries scans ask for.
     pub scans: Scans,
-    /// Seeds every choice.
+    /// Seeds every choice. Phases of a case make seeds of their own of it.
     pub seed: u64,
 }
 
@@ -187,7 +187,8 @@ pub type Progress<'a> = dyn Fn(f64, u64) + 'a;
 /// The first failure of any thread: of the store, or a value that is wrong.
 pub fn run(bed: &Bed<'_>, phase: &Phase, progress: &Progress<'_>) -> Result<Measured, Failure> {
     let warm_up = |limit: Limit, settling: Option<Settling>| {
-        let seed = phase.seed ^ 0x5eed;
+        // No thread has this number.
+        let seed = part_seed(phase.seed, u64::MAX);
         once(bed, &Phase { limit, seed, ..phase.clone() }, settling, progress)
     };
     let (warmup_seconds, settling) = match phase.warmup {

@@ -19,6 +19,11 @@ use std::str::FromStr;
 pub const MIN_VALUE_BYTES: u32 = 8;
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
+/// A seed of its own for each of several parts of what `seed` seeds, also where seeds are neighbours.
+pub(crate) fn part_seed(seed: u64, part: u64) -> u64 {
+    mix(mix(seed ^ STEP) ^ part.wrapping_mul(STEP))
+}
+
 fn mix(mut x: u64) -> u64 {
     x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);

@@ -30,7 +30,7 @@ impl<'a> Worker<'a> {
         Worker {
             bed,
             phase,
-            rng: fastrand::Rng::with_seed(phase.seed.wrapping_mul(0x9E37_79B9).wrapping_add(index)),
+            rng: fastrand::Rng::with_seed(values::part_seed(phase.seed, index)),
             chooser: Chooser::new(phase.keys, bed.ledger.acknowledged(), expected_inserts),
             key: Vec::new(),
             value: Vec::new(),

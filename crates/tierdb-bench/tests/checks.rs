@@ -1,15 +1,18 @@
 //! The benchmark itself: wrong answers fail a run, and time that a store spends is counted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
-use std::sync::RwLock;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
+use tierdb_bench::case::{self, Case};
 use tierdb_bench::failure::Failure;
 use tierdb_bench::keys::{Distribution, Naming};
+use tierdb_bench::knobs::Knobs;
 use tierdb_bench::ledger::Ledger;
-use tierdb_bench::phase::{self, Bed, Limit, Measured, Phase};
-use tierdb_bench::store::{Counts, Durability, Found, Store, StoreError};
+use tierdb_bench::phase::{self, Bed, Limit, Measured, Phase, Warmup};
+use tierdb_bench::store::{Counts, Durability, Fast, Found, Setup, Store, StoreError, System, Systems};
 use tierdb_bench::values::{Sizes, Wrong};
 use tierdb_bench::workload::{Mix, Op, Scans, Workload};
 
@@ -260,4 +263,105 @@ fn a_stall_counts_for_all_that_was_due_in_an_open_loop_and_once_in_a_closed_one(
             Err(format!("{late} of {ops} operations waited for half the stall"))
         }
     });
+}
+
+/// The keys that were read, in their order.
+type Reads = Arc<Mutex<Vec<Vec<u8>>>>;
+
+/// A store that tells which keys are read.
+struct Told(Map, Reads);
+
+impl Store for Told {
+    fn get(&self, key: &[u8]) -> Result<Option<Found<'_>>, StoreError> {
+        self.1.lock().map_err(|e| e.to_string())?.push(key.to_vec());
+        self.0.get(key)
+    }
+
+    fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<(), StoreError> {
+        self.0.put(key, value, durability)
+    }
+
+    fn scan(&self, from: &[u8], count: usize, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), StoreError> {
+        self.0.scan(from, count, see)
+    }
+
+    fn counts(&self) -> Counts {
+        self.0.counts()
+    }
+
+    fn close(self: Box<Self>) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+struct Telling(Reads);
+
+impl System for Telling {
+    fn name(&self) -> &'static str {
+        "telling"
+    }
+
+    fn about(&self) -> &'static str {
+        "a map that tells which keys are read"
+    }
+
+    fn fast(&self) -> Fast {
+        Fast::None
+    }
+
+    fn open(&self, _: &Setup) -> Result<Box<dyn Store>, StoreError> {
+        Ok(Box::new(Told(Map::new(), self.0.clone())))
+    }
+}
+
+#[test]
+fn no_phase_reads_what_another_read_in_the_same_order_but_every_system_does() {
+    const READS: usize = 2_000;
+    let reads = || {
+        let limit = Limit::Ops(READS as u64);
+        let c = Phase {
+            threads: 1,
+            warmup: Some(Warmup::For(limit)),
+            ..phase(Mix::only(Op::Read), Distribution::Scrambled(0.99), limit)
+        };
+        let setup = Setup {
+            fast_dir: PathBuf::new(),
+            fast_bytes: 0,
+            flash_dir: PathBuf::new(),
+            memory: 0,
+            durability: Durability::Durable,
+            emulate_fast: None,
+            emulate_flash: None,
+            keys: KEYS,
+            data_bytes: 0,
+            knobs: Knobs::default(),
+        };
+        let case = Case {
+            system: "telling".to_owned(),
+            setup,
+            key_bytes: 16,
+            sizes: Sizes::Fixed(100),
+            threads: 1,
+            load_durability: Durability::Durable,
+            phases: vec![c.clone(), c],
+            seed: 4,
+            recovery: false,
+            idle: 0.0,
+            group_bytes: None,
+        };
+        let reads = Reads::default();
+        let systems = Systems(vec![Box::new(Telling(reads.clone()))]);
+        case::run(&systems, &case, &|_, _, _| (), &mut |_| Ok(())).expect("run");
+        reads.lock().expect("reads").clone()
+    };
+    let all = reads();
+    let runs: Vec<&[Vec<u8>]> = all.chunks(READS).collect();
+    assert_eq!(runs.len(), 4, "two phases with their warm-ups");
+    for (number, one) in runs.iter().enumerate() {
+        let seen: HashSet<&[Vec<u8>]> = one.windows(8).collect();
+        for (other, run) in runs.iter().enumerate().skip(number + 1) {
+            assert!(run.windows(8).all(|keys| !seen.contains(keys)), "{number} and {other}");
+        }
+    }
+    assert!(reads() == all, "systems are asked for the same");
 }
