@@ -116,6 +116,9 @@ pub struct Measured {
     pub ops: u64,
     /// Operations a second.
     pub rate: f64,
+    /// Operations of an open loop that were due and never begun. Latencies have the time that they waited.
+    #[serde(default)]
+    pub never_begun: u64,
     /// Latencies by operation.
     pub latencies: Vec<Latency>,
     /// Operations a second in each interval: its end, in seconds since the start, and the rate.
@@ -289,7 +292,7 @@ struct Watch {
 
 impl Watch {
     fn until_end(&self, deadline: Option<Instant>) -> Duration {
-        // Once the time is over, threads end within an operation.
+        // Once the time is over, threads end within an operation, unless an open loop is behind.
         deadline
             .map_or(TICK, |end| end.saturating_duration_since(Instant::now()))
             .max(Duration::from_millis(1))
@@ -363,6 +366,7 @@ impl Before {
             seconds,
             ops,
             rate: ops as f64 / seconds,
+            never_begun: tally.never_begun,
             latencies: tally.latencies(),
             timeline,
             cpu_us_per_op: per_op(cpu),

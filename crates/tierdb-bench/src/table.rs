@@ -149,6 +149,9 @@ fn summary(out: &mut String, case: &Repeated) {
             let each = phase.scanned as f64 / scan.count.max(1) as f64;
             let _ = writeln!(out, "  scans, {}: {each:.1} entries each", phase.name);
         }
+        if phase.never_begun > 0 {
+            let _ = writeln!(out, "  due and never begun, {}: {}", phase.name, grouped(phase.never_begun));
+        }
         if phase.stall_seconds > 0.001 {
             let _ = writeln!(out, "  writers held back, {}: {:.2} s", phase.name, phase.stall_seconds);
         }

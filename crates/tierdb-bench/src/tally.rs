@@ -32,6 +32,8 @@ pub struct Latency {
 /// What one thread, or all of them together, has counted.
 pub struct Tally {
     histograms: [Option<Histogram<u64>>; Op::ALL.len()],
+    /// Those of the latencies that are of operations which were due and never begun.
+    pub never_begun: u64,
     /// Bytes of keys and values written.
     pub user_bytes_written: u64,
     /// Entries that scans gave.
@@ -53,6 +55,7 @@ impl Tally {
     pub fn new() -> Self {
         Tally {
             histograms: [const { None }; Op::ALL.len()],
+            never_begun: 0,
             user_bytes_written: 0,
             scanned: 0,
             cpu_seconds: 0.0,
@@ -80,15 +83,16 @@ impl Tally {
                 let _ = self.of(op).add(theirs);
             }
         }
+        self.never_begun += other.never_begun;
         self.user_bytes_written += other.user_bytes_written;
         self.scanned += other.scanned;
         self.cpu_seconds += other.cpu_seconds;
         self.ended = self.ended.max(other.ended);
     }
 
-    /// Operations counted.
+    /// Operations performed.
     pub fn ops(&self) -> u64 {
-        self.histograms.iter().flatten().map(Histogram::len).sum()
+        self.histograms.iter().flatten().map(Histogram::len).sum::<u64>() - self.never_begun
     }
 
     /// Bytes of memory that the histograms take.

@@ -4,13 +4,13 @@ use crate::failure::Failure;
 use crate::keys::Chooser;
 use crate::measure::thread_seconds;
 use crate::pace::{Due, Pace};
-use crate::phase::{Bed, Phase, Shared};
+use crate::phase::{Bed, Limit, Phase, Shared};
 use crate::store::StoreError;
 use crate::tally::Tally;
 use crate::values::{self, Wrong};
 use crate::workload::{AT_ONCE, Op};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub(crate) struct Worker<'a> {
     bed: &'a Bed<'a>,
@@ -44,7 +44,8 @@ impl<'a> Worker<'a> {
         self.tally
     }
 
-    /// Performs operations until the phase is over.
+    /// Performs operations until the phase is over. In an open loop those that were due by then still begin, for as long again;
+    /// what has not begun then counts with the time that it has waited.
     pub(crate) fn work(
         &mut self,
         shared: &Shared,
@@ -53,6 +54,10 @@ impl<'a> Worker<'a> {
         done: &AtomicU64,
     ) -> Result<(), Failure> {
         let cpu = thread_seconds();
+        let given_up = match self.phase.limit {
+            Limit::Seconds(seconds) => deadline.map(|end| end + Duration::from_secs_f64(seconds)),
+            Limit::Ops(_) => None,
+        };
         'phase: loop {
             let taken = shared.take();
             if taken == 0 {
@@ -64,12 +69,19 @@ impl<'a> Worker<'a> {
                 if due == Due::Never {
                     break 'phase;
                 }
+                if let Due::Since(due) = due
+                    && given_up.is_some_and(|end| Instant::now() >= end)
+                {
+                    self.tally.record(op, due.elapsed());
+                    self.tally.never_begun += 1;
+                    continue;
+                }
                 let number = self.prepare(op);
                 let counted_from = if let Due::Since(due) = due { due } else { Instant::now() };
                 let ended = self.perform(op, number)?;
                 self.tally.record(op, ended.duration_since(counted_from));
                 done.store(done.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-                if deadline.is_some_and(|deadline| ended >= deadline) {
+                if due == Due::AtOnce && deadline.is_some_and(|deadline| ended >= deadline) {
                     break 'phase;
                 }
             }

@@ -224,6 +224,32 @@ fn a_scan_of_what_is_not_written_meanwhile_finds_the_last_versions() {
     );
 }
 
+/// Operations that took longer than `us`.
+fn longer(measured: &Measured, us: f64) -> f64 {
+    let read = &measured.latencies[0];
+    let below = read.cdf.iter().filter(|(own, _)| *own < us).map(|(_, share)| *share).fold(0.0, f64::max);
+    (1.0 - below) * read.count as f64
+}
+
+#[test]
+fn what_was_due_before_the_end_counts_though_the_store_stalls_beyond_it() {
+    let stalled = |rate: f64, seconds: f64, stall_ms: u64| {
+        let (store, ledger) = (Map::new(), Ledger::new());
+        loaded(&store, &ledger);
+        *store.fault.write().expect("fault") = Fault::Stall(Duration::from_millis(stall_ms));
+        let reads = phase(Mix::only(Op::Read), Distribution::Uniform, Limit::Seconds(seconds));
+        run(&store, &ledger, &Phase { threads: 1, rate: Some(rate), ..reads }).expect("run")
+    };
+    // About 50 are due between the one that stalls, at 0.2 s, and the end; the stall ends 50 ms after that or later.
+    let late = stalled(500.0, 0.3, 150);
+    let counted = longer(&late, 45_000.0);
+    assert!((30.0..90.0).contains(&counted), "{counted} of {}", late.ops);
+    // About 100 are due behind the one that stalls, which ends when no more are begun.
+    let lost = stalled(2_000.0, 0.1, 300);
+    assert!(lost.ops <= STALLED + 1, "{}", lost.ops);
+    assert!(lost.never_begun > 60 && longer(&lost, 100_000.0) > 60.0, "{}", lost.never_begun);
+}
+
 #[test]
 fn a_stall_counts_for_all_that_was_due_in_an_open_loop_and_once_in_a_closed_one() {
     let stall = Duration::from_millis(200);
@@ -237,11 +263,8 @@ fn a_stall_counts_for_all_that_was_due_in_an_open_loop_and_once_in_a_closed_one(
             ..phase(Mix::only(Op::Read), Distribution::Uniform, Limit::Seconds(0.8))
         };
         let measured = run(&store, &ledger, &phase).expect("run");
-        let read = &measured.latencies[0];
         // Operations that took more than half the stall.
-        let below =
-            read.cdf.iter().filter(|(us, _)| *us < 100_000.0).map(|(_, share)| *share).fold(0.0, f64::max);
-        ((1.0 - below) * read.count as f64, read.max_us, measured.ops)
+        (longer(&measured, 100_000.0), measured.latencies[0].max_us, measured.ops)
     };
     sooner_or_later("an open loop", || {
         let (late, longest, ops) = slow(Some(2_000.0));
