@@ -63,6 +63,8 @@ pub struct Knobs {
     pub choices: Option<u32>,
     /// What stays on the fast tier.
     pub pinned: Option<Pinned>,
+    /// The share of the tracked keys, in percent, of which the fast tier keeps clean copies.
+    pub copied_pct: Option<u8>,
     /// Keys that are tracked, in percent of those that the fast tier would hold if each took 1 KiB.
     pub tracked_pct: Option<u16>,
     /// Partitions of the key space.
@@ -82,6 +84,7 @@ impl Knobs {
             || self.metric.is_some()
             || self.choices.is_some()
             || self.pinned.is_some()
+            || self.copied_pct.is_some()
             || self.tracked_pct.is_some()
             || self.partitions.is_some()
             || self.levels.is_some()

@@ -105,12 +105,13 @@ fn start<P: Pool>(
     })
 }
 
-fn slab_options(setup: &Setup, pool_len: u64) -> tierdb_slab::Options {
+pub(crate) fn slab_options(setup: &Setup, pool_len: u64) -> tierdb_slab::Options {
     let knobs = &setup.knobs;
     let mut options = tierdb_slab::Options::for_pool(setup.memory, pool_len);
     options.choices = knobs.choices.unwrap_or(options.choices);
     options.tracked_pct = knobs.tracked_pct.unwrap_or(options.tracked_pct);
     options.partitions = knobs.partitions.unwrap_or(options.partitions);
+    options.copied_pct = knobs.copied_pct.or(options.copied_pct);
     options.levels = knobs.levels.or(options.levels);
     options.table_bytes = knobs.table_bytes.unwrap_or(options.table_bytes);
     match knobs.metric {
@@ -121,8 +122,7 @@ fn slab_options(setup: &Setup, pool_len: u64) -> tierdb_slab::Options {
     }
     match knobs.pinned {
         None => {}
-        // As in the paper, where one threshold is for both.
-        Some(Pinned::Percent(pct)) => (options.pinned_pct, options.copied_pct) = (Some(pct), Some(pct)),
+        Some(Pinned::Percent(pct)) => options.pinned_pct = Some(pct),
         Some(Pinned::Sought) => options.pinned_pct = None,
     }
     options

@@ -151,9 +151,11 @@ fn add(draft: &mut Draft<'_>, figure: Figure, name: &str) -> Result<(), Failure>
                 let phases = (1..=INTERVALS)
                     .map(|interval| Phase { name: format!("c {interval}"), ..draft.phase("c", 0.0) })
                     .collect();
-                // Nothing is popular enough to be promoted where nothing is to stay; what is there leaves, too, where
-                // the paper would leave it.
-                draft.case(name, label, 1024, phases)?.setup.knobs.pinned = Some(Pinned::Percent(pinned));
+                // As in the paper, where one threshold is for both: nothing is popular enough to be promoted where nothing is
+                // to stay; what is there leaves, too, where the paper would leave it.
+                let knobs = &mut draft.case(name, label, 1024, phases)?.setup.knobs;
+                knobs.pinned = Some(Pinned::Percent(pinned));
+                knobs.copied_pct = Some(pinned);
             }
         }
         Figure::Pinning => {
@@ -414,5 +416,25 @@ impl Figure {
                 )
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use crate::tuned::slab_options;
+    use clap::Parser;
+
+    #[test]
+    fn thresholds_are_compared_with_all_else_alike() {
+        let cli = Cli::try_parse_from(["tierdb-bench", "paper", "slab", "11c"]).expect("a command");
+        let Command::Paper(paper) = &cli.command else { panic!("{:?}", cli.command) };
+        let plan = super::super::prepare(&crate::our_systems(), paper).expect("a figure").plan;
+        let options = plan.cases.iter().map(|(_, case)| slab_options(&case.setup, case.setup.fast_bytes));
+        let (pinned, rest): (Vec<_>, Vec<_>) =
+            options.map(|mut options| (options.pinned_pct.take(), format!("{options:?}"))).unzip();
+        assert_eq!(pinned, THRESHOLDS.map(Some).into_iter().chain([None]).collect::<Vec<_>>());
+        assert!(rest.iter().all(|own| *own == rest[0]), "{rest:?}");
     }
 }
