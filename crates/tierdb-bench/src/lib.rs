@@ -81,7 +81,7 @@ fn dispatch(cli: &Cli, systems: &Systems) -> Result<(), Failure> {
             }
             if let Some(dir) = &paper.place().site.plots {
                 for plot in view.plots(&report) {
-                    plots::write(dir, &plot, &table::heading(&report))?;
+                    plots::write(dir, &plot, &table::notes(&report))?;
                 }
             }
             ended(report)

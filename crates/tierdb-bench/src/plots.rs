@@ -37,7 +37,7 @@ const COLOURS: [RGBColor; 8] = [
 pub struct Series {
     /// Its name in the legend.
     pub name: String,
-    /// Its points; of bars, the second figure of each.
+    /// Its points; of bars, the number of the group, and how high the bar is.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -73,7 +73,7 @@ pub struct Plot {
 /// # Errors
 /// `Io` where a file cannot be written.
 pub fn draw(report: &Report, dir: &Path) -> Result<(), Failure> {
-    let notes = table::heading(report);
+    let notes = table::notes(report);
     let phases = phase_names(report);
     write(dir, &throughput(report, &phases), &notes)?;
     for phase in &phases {
@@ -103,8 +103,7 @@ fn throughput(report: &Report, phases: &[String]) -> Plot {
             let index = case.first().phases.iter().position(|phase| phase.name == *name)?;
             case.phase(index, |phase| Some(phase.rate / 1e3))
         };
-        let points = phases.iter().map(|name| (0.0, rate(name).map_or(0.0, |rate| rate.median)));
-        Series { name: case.name(), points: points.collect() }
+        Series { name: case.name(), points: bars(phases.iter().map(|name| Some(rate(name)?.median))) }
     });
     Plot {
         file: "throughput".to_owned(),
@@ -113,6 +112,11 @@ fn throughput(report: &Report, phases: &[String]) -> Plot {
         shape: Shape::Bars(phases.to_vec()),
         series: series.collect(),
     }
+}
+
+/// The bars of a series: none stands for what was not measured.
+pub fn bars(heights: impl Iterator<Item = Option<f64>>) -> Vec<(f64, f64)> {
+    heights.enumerate().filter_map(|(group, height)| Some((group as f64, height?))).collect()
 }
 
 fn latencies(report: &Report, name: &str) -> Plot {
@@ -263,8 +267,8 @@ impl Plot {
         let wide = 0.86 / self.series.len().max(1) as f64;
         for (number, series) in self.series.iter().enumerate() {
             let colour = COLOURS[number % COLOURS.len()];
-            let bars = series.points.iter().enumerate().map(|(group, (_, value))| {
-                let left = group as f64 + 0.07 + wide * number as f64;
+            let bars = series.points.iter().map(|(group, value)| {
+                let left = group + 0.07 + wide * number as f64;
                 Rectangle::new([(left, 0.0), (left + wide * 0.94, *value)], colour.filled())
             });
             chart
@@ -338,5 +342,35 @@ impl Plot {
             .border_style(BLACK.mix(0.3))
             .label_font((FONT, 14))
             .draw()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_bar_stands_for_what_was_not_measured() {
+        assert_eq!(bars([Some(2.0), None, Some(0.5)].into_iter()), [(0.0, 2.0), (2.0, 0.5)]);
+        let plot = |points| Plot {
+            file: String::new(),
+            title: String::new(),
+            up: String::new(),
+            shape: Shape::Bars(["a", "b", "c"].map(str::to_owned).to_vec()),
+            series: vec![Series { name: "one".to_owned(), points }],
+        };
+        let drawn = |points| {
+            let dir = tempfile::tempdir().expect("temporary directory");
+            write_svg(dir.path(), &plot(points), &[]).expect("SVG");
+            std::fs::read_to_string(dir.path().join(".svg")).expect("SVG")
+        };
+        let (all, but_b) =
+            (drawn(vec![(0.0, 2.0), (1.0, 1.0), (2.0, 0.5)]), drawn(vec![(0.0, 2.0), (2.0, 0.5)]));
+        let bars = |svg: &str| {
+            svg.lines().filter(|line| line.starts_with("<rect")).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let (all, but_b) = (bars(&all), bars(&but_b));
+        assert_eq!(all.len(), but_b.len() + 1);
+        assert!(but_b.iter().all(|bar| all.contains(bar)), "the others stand where they stood");
     }
 }

@@ -24,7 +24,7 @@ pub fn text(report: &Report) -> String {
     out
 }
 
-/// What must be known to read the figures, in lines.
+/// What was measured and where, in lines.
 pub fn heading(report: &Report) -> Vec<String> {
     let (machine, settings) = (&report.machine, &report.settings);
     let mut lines = vec![
@@ -54,10 +54,40 @@ pub fn heading(report: &Report) -> Vec<String> {
     lines.extend((!settings.group.is_empty()).then(|| settings.group.clone()));
     let times = if settings.repeats == 1 { "once".to_owned() } else { format!("{} times", settings.repeats) };
     lines.push(format!("{}; each case {times}", settings.length));
+    lines.extend(durability(report));
     lines.extend(warmups(report));
     lines.extend(settings.reference.as_ref().map(|reference| reference.text()));
     lines.extend(settings.systems.iter().map(|(name, about)| format!("{name}: {about}")));
     lines
+}
+
+/// What must be known to read the figures: where they are from, and what each system says of its mode and version.
+pub fn notes(report: &Report) -> Vec<String> {
+    let mut notes = vec![report.machine.day()];
+    notes.extend(heading(report));
+    for case in &report.cases {
+        let mode = format!("{} says of itself: {}", case.first().system, case.first().mode);
+        if !notes.contains(&mode) {
+            notes.push(mode);
+        }
+    }
+    notes
+}
+
+/// What writes of loads and of other phases survive.
+fn durability(report: &Report) -> Option<String> {
+    let of = |load: bool| {
+        let phases = report.cases.iter().flat_map(|case| case.runs.iter().flat_map(|run| &run.phases));
+        let names: BTreeSet<&str> = phases
+            .filter(|phase| (phase.name == "load") == load)
+            .map(|phase| phase.durability.as_str())
+            .collect();
+        (!names.is_empty()).then(|| names.into_iter().collect::<Vec<_>>().join(" and "))
+    };
+    let loads = of(true).map(|names| format!("of loads {names}"));
+    let others = of(false).map(|names| format!("of workloads {names}"));
+    let both: Vec<String> = loads.into_iter().chain(others).collect();
+    (!both.is_empty()).then(|| format!("writes: {}", both.join(", ")))
 }
 
 /// How long warm-ups took, where that is not known before.

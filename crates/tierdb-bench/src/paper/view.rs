@@ -335,9 +335,12 @@ impl View {
                     (false, true) => format!("{system}: {name}"),
                     (false, false) => name,
                 };
-                if !groups.iter().any(|group| group == point.at.phase) {
+                let group = groups.iter().position(|group| group == point.at.phase);
+                let group = group.unwrap_or_else(|| {
                     groups.push(point.at.phase.to_owned());
-                }
+                    groups.len() - 1
+                });
+                let x = if drawing.across.is_some() { x } else { group as f64 };
                 match series.iter_mut().find(|own| own.name == name) {
                     Some(own) => own.points.push((x, y / scale)),
                     None => series.push(Series { name, points: vec![(x, y / scale)] }),

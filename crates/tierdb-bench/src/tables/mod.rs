@@ -19,6 +19,7 @@ use crate::plan;
 use crate::plots;
 use crate::report::Report;
 use crate::store::Systems;
+use crate::table;
 use compare::Draft;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -91,7 +92,7 @@ fn forecast(drafts: &[(Comparison, Draft)], asked: &Tables, kept: &dyn Fn(Compar
                 "    {:<14} {} threads, {} keys, {} {}: {}, {} times",
                 case.system,
                 case.threads,
-                crate::table::grouped(case.setup.keys),
+                table::grouped(case.setup.keys),
                 phases.join(", "),
                 label,
                 expected::text(each),
@@ -131,7 +132,7 @@ fn keep(comparison: Comparison, report: &Report, text: &str, asked: &Tables) -> 
     }
     if let Some(dir) = &asked.site.plots {
         for plot in comparison.plots(report) {
-            plots::write_svg(dir, &plot, &page::notes(report))?;
+            plots::write_svg(dir, &plot, &table::notes(report))?;
         }
     }
     asked.markdown.as_deref().map_or(Ok(()), |path| page::put(path, comparison, text))

@@ -5,7 +5,7 @@ use super::limits;
 use crate::args::Tables;
 use crate::failure::Failure;
 use crate::report::Report;
-use crate::table::heading;
+use crate::table::notes;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -16,19 +16,6 @@ const BEGINNING: &str = "# TierDB beside others, and against what it is meant to
 fn marks(comparison: Comparison) -> (String, String) {
     let name = comparison.name();
     (format!("<!-- {name} -->"), format!("<!-- end of {name} -->"))
-}
-
-/// What must be known to read the figures: where they are from, and what each system says of its mode and version.
-pub(super) fn notes(report: &Report) -> Vec<String> {
-    let mut notes = vec![report.machine.day()];
-    notes.extend(heading(report));
-    for case in &report.cases {
-        let mode = format!("{} says of itself: {}", case.first().system, case.first().mode);
-        if !notes.contains(&mode) {
-            notes.push(mode);
-        }
-    }
-    notes
 }
 
 /// What a comparison found, in Markdown.

@@ -2,7 +2,7 @@
 
 use super::compare::{Comparison, DISTRIBUTIONS, MORE_THREADS, ROOM, TIGHT};
 use super::grid::{Column, Grid, Row, Target};
-use crate::plots::{Plot, Series, Shape};
+use crate::plots::{self, Plot, Series, Shape};
 use crate::report::Report;
 use crate::workload::Op;
 
@@ -191,11 +191,8 @@ fn bars(comparison: Comparison, grid: &Grid, number: usize, report: &Report) -> 
     let systems = std::iter::once(&grid.ours).chain(grid.peers);
     let series = systems.filter_map(|system| {
         let rates = grid.columns.iter().map(|column| grid.figure(report, Row::Rate(system), *column));
-        let rates: Vec<_> = rates.map(|rate| rate.map(|rate| rate.median)).collect();
-        rates.iter().any(Option::is_some).then(|| Series {
-            name: (*system).to_owned(),
-            points: rates.into_iter().map(|rate| (0.0, rate.unwrap_or(0.0))).collect(),
-        })
+        let points = plots::bars(rates.map(|rate| rate.map(|rate| rate.median)));
+        (!points.is_empty()).then(|| Series { name: (*system).to_owned(), points })
     });
     Plot {
         file: format!("{}-{}", comparison.name(), number + 1),
