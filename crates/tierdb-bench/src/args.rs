@@ -170,7 +170,7 @@ pub struct Scale {
     /// Keys to load (default: 200000, more where the figure needs them; 100000 for PrismDB's figures)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub keys: Option<u64>,
-    /// Threads; where they are what is varied, the most (default: 4; 8 for PrismDB's figures)
+    /// Threads; where they are what is varied, the most (default: 4, 40 for PRISM's Figure 11; 8 for PrismDB's figures)
     #[arg(long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
     /// Length of each workload in seconds, its warm-up not counted (default: 5; less where there are many)
@@ -265,10 +265,12 @@ pub struct Place {
     /// Bytes of a key (default: 16; for mixgraph alone, 48)
     #[arg(long, value_name = "BYTES", value_parser = key_bytes)]
     pub key_size: Option<usize>,
-    /// Memory for each store (default: 20 % of the data, or what a system of the run needs for its keys)
+    /// Memory for each store (default: 20 % of the data, for PrismDB's figures 10 %, or what a system of the run needs
+    /// for its keys)
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<ByteSize>,
-    /// Space on the fast tier for each store (default: as for memory)
+    /// Space on the fast tier for each store (default: 20 % of the data, for PRISM's figures 21.4 %, or what a system of the run
+    /// needs for its keys)
     #[arg(long, value_name = "SIZE")]
     pub fast_capacity: Option<ByteSize>,
     /// Run every case N times; systems take turns, and medians are shown

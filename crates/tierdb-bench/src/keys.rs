@@ -9,7 +9,7 @@ pub const MIN_KEY_BYTES: usize = 16;
 /// The ranks that YCSB's scrambled zipfian draws from, whatever the number of keys.
 const SCRAMBLED_RANKS: u64 = 10_000_000_000;
 
-/// FNV-1 over the eight bytes of a number, as YCSB's `Utils.fnvhash64` computes it.
+/// FNV-1a over the eight bytes of a number, as YCSB's `Utils.fnvhash64` computes it.
 pub fn fnv(mut number: u64) -> u64 {
     let mut hash: u64 = 0xCBF2_9CE4_8422_2325;
     for _ in 0..8 {

@@ -1,4 +1,4 @@
-//! What an experiment changes about a store beside its sizes. A system that has no such knob is as it always is.
+//! What an experiment changes about a store beside its sizes. An experiment on a system that has no such knob is refused.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -80,16 +80,36 @@ pub struct Knobs {
 impl Knobs {
     /// Whether some of them are an engine's own, which no configuration file sets: the store is then opened below it.
     pub fn are_internal(&self) -> bool {
-        self.batching.is_some()
-            || self.metric.is_some()
-            || self.choices.is_some()
-            || self.pinned.is_some()
-            || self.copied_pct.is_some()
-            || self.tracked_pct.is_some()
-            || self.partitions.is_some()
-            || self.levels.is_some()
-            || self.table_bytes.is_some()
-            || self.below_least
+        self.batching.is_some() || self.of_slab().is_some()
+    }
+
+    /// One that is set and that every engine has.
+    pub fn of_any_engine(&self) -> Option<&'static str> {
+        first(&[
+            (self.flash_dirs.is_some(), "flash directories"),
+            (self.flash_bytes.is_some(), "space on flash"),
+            (self.batching.is_some(), "how reads go together"),
+        ])
+    }
+
+    /// One that is set and that the valuelog engine alone has.
+    pub fn of_valuelog(&self) -> Option<&'static str> {
+        first(&[(self.write_buffer.is_some(), "the write buffer")])
+    }
+
+    /// One that is set and that the slab engine alone has.
+    pub fn of_slab(&self) -> Option<&'static str> {
+        first(&[
+            (self.metric.is_some(), "the metric of migration"),
+            (self.choices.is_some(), "how many ranges are compared"),
+            (self.pinned.is_some(), "the pinning threshold"),
+            (self.copied_pct.is_some(), "the share of copies"),
+            (self.tracked_pct.is_some(), "how many keys are tracked"),
+            (self.partitions.is_some(), "partitions"),
+            (self.levels.is_some(), "levels of tables"),
+            (self.table_bytes.is_some(), "the size of tables"),
+            (self.below_least, "a size below the least"),
+        ])
     }
 
     /// The directories on flash of a store in `dir`.
@@ -99,4 +119,9 @@ impl Knobs {
             Some(several) => (1..=several).map(|number| dir.join(number.to_string())).collect(),
         }
     }
+}
+
+/// The first that is set.
+fn first(knobs: &[(bool, &'static str)]) -> Option<&'static str> {
+    knobs.iter().find(|(set, _)| *set).map(|(_, name)| *name)
 }

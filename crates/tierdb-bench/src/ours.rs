@@ -1,5 +1,6 @@
 //! TierDB itself: two engines, in three modes each.
 
+use crate::knobs::Knobs;
 use crate::store::{Counts, Durability, Fast, Found, Needs, Setup, Store, StoreError, System, TierIo};
 use crate::tuned;
 use std::ops::Bound;
@@ -89,6 +90,10 @@ impl System for TierDb {
             Mode::Block => Needs { memory: pool * 2, fast_bytes: (pool * 65 / 32 + FIXED_BYTES) * 8 / 7 },
             Mode::Ssd => Needs { memory: pool * 2, fast_bytes: 0 },
         }
+    }
+
+    fn lacks(&self, knobs: &Knobs) -> Option<&'static str> {
+        if self.engine == EngineKind::Slab { knobs.of_valuelog() } else { knobs.of_slab() }
     }
 
     fn open(&self, setup: &Setup) -> Result<Box<dyn Store>, StoreError> {

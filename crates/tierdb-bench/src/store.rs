@@ -184,6 +184,11 @@ pub trait System: Send + Sync {
         Needs::default()
     }
 
+    /// One of `knobs` that is set and that it has not. Default: any.
+    fn lacks(&self, knobs: &Knobs) -> Option<&'static str> {
+        knobs.of_any_engine().or(knobs.of_valuelog()).or(knobs.of_slab())
+    }
+
     /// Opens the store of `setup`, or creates it where the directories are empty.
     ///
     /// # Errors

@@ -404,4 +404,21 @@ fn a_request_that_makes_no_sense_is_refused() {
         let output = Command::new(env!("CARGO_BIN_EXE_tierdb-bench")).args(args).output().expect("runs");
         assert!(!output.status.success(), "{args:?}");
     }
+    for (figure, system, knob) in [
+        (["prism", "15a"], "slab-byte", "the write buffer"),
+        (["slab", "11c"], "tierdb-byte", "the pinning threshold"),
+    ] {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let output = Command::new(env!("CARGO_BIN_EXE_tierdb-bench"))
+            .arg("paper")
+            .args(figure)
+            .args(["--keys", "1000", "--seconds", "0.01", "--reference", "0", "--system", system, "--dir"])
+            .arg(dir.path())
+            .arg("--fast-dir")
+            .arg(dir.path())
+            .output()
+            .expect("runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(knob) && said.contains(system), "{said}");
+    }
 }

@@ -146,6 +146,14 @@ impl<'a> Draft<'a> {
 
     /// What the figure runs. `length` says how long.
     fn finish(self, title: &str, values: &str, length: String) -> Result<Plan, Failure> {
+        for (_, case) in &self.cases {
+            if let Some(knob) = plan::named(self.systems, &case.system)?.lacks(&case.setup.knobs) {
+                return Err(Failure::Invalid(format!(
+                    "the figure sets {knob}, which {} has no knob for: leave it out of --system",
+                    case.system
+                )));
+            }
+        }
         let mut names: Vec<&str> = self.cases.iter().map(|(_, case)| case.system.as_str()).collect();
         names.dedup();
         let first = names.first().copied().unwrap_or("tierdb-byte");

@@ -295,7 +295,7 @@ impl Figure {
                     Some((metric.to_owned(), choices))
                 }),
                 ..view(
-                    "Table 4 and Figure 7: migration metrics and selection of key ranges, YCSB A",
+                    "Table 4 and Figure 7: metrics and selection of ranges, YCSB A (approx-M here: exact counts, sampled popularity)",
                     "exhaustive selection writes about 45 GB to flash with each metric, but precise-M takes almost twice the \
                      processor time and has less than a third of the throughput. With approx-M, writes fall from 70 GB \
                      (rand-2) to 51 GB (rand-8), at the same processor time of about 35 %.",
