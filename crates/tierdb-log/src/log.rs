@@ -203,10 +203,10 @@ impl<F: BlockFile> Log<F> {
         self.appended.load(Ordering::Acquire)
     }
 
-    /// Whether `bytes` more fit the buffer with something left for others: a guess.
+    /// Whether `bytes` more fit the buffer with something left for others, or would not if it were empty: a guess.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
-        let pending = self.pending();
-        pending == 0 || pending + bytes <= self.ring.largest_payload() as u64 * 3 / 4
+        let (pending, most) = (self.pending(), self.ring.largest_payload() as u64 * 3 / 4);
+        pending == 0 || bytes > most || pending + bytes <= most
     }
 
     /// Appends `at..at + len` as `arena` has it now and marks its pages dirty. `make_room` is called without

@@ -157,11 +157,11 @@ impl<F: BlockFile> PageStore<F> {
                     self.slots.grow((have + more) as u32);
                     break;
                 }
-                // What is asked for, at least; and with one free slot a checkpoint goes on in rounds.
+                // What is asked for, at least; and less as long as that spares a checkpoint rounds.
                 Err(Error::Io { source, .. }) if source.kind() == IoKind::StorageFull => {
                     more = match more {
                         _ if more > short => short,
-                        _ if self.slots.free() == 0 => more / 2,
+                        _ if more / 2 > u64::from(self.slots.free()) => more / 2,
                         _ => 0,
                     };
                 }

@@ -273,7 +273,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
             Begun { plan, victims: listed, levels, ranges, last: self.clock.last() }
         };
         let damaged = RefCell::default();
-        let done = self.merge_range(&begun, &damaged, promote).and_then(|merged| {
+        // Before tables are written that could not take the place of others.
+        let admitted = self.heap.admit(self.admit_migration(MOST_TABLES, &begun));
+        let done = admitted.and_then(|()| self.merge_range(&begun, &damaged, promote)).and_then(|merged| {
             let (entries, bytes) = (merged.entries, merged.bytes);
             self.replace_tables(part, &begun, merged).map(|promotions| {
                 let mut migrated = self.free_victims(part, &begun.victims, &damaged.borrow());
@@ -430,6 +432,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(Merged { tables, bytes: bytes + more, entries, promotions, cleaned: oldest })
     }
 
+    /// Bytes that a migration flushes which writes so many tables.
+    fn admit_migration(&self, tables: u64, begun: &Begun<'_, D>) -> u64 {
+        (tables + 1) * self.heap.admit_bytes(0, 64) + 4096 + begun.victims.len() as u64 * FREE_BYTES
+    }
+
     /// Steps 3 and the first half of 4. Returns what is to be promoted.
     fn replace_tables(
         &self,
@@ -438,8 +445,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         merged: Merged<D>,
     ) -> Result<Vec<Promotion>> {
         let (heap, plan, old) = (&self.heap, begun.plan, &begun.plan.tables);
-        let freed = begun.victims.len() as u64 * FREE_BYTES;
-        heap.admit((merged.tables.len() as u64 + 1) * heap.admit_bytes(0, 64) + 4096 + freed)?;
+        heap.admit(self.admit_migration(merged.tables.len() as u64, begun))?;
         let mut stage = Stage::new(&*heap.pool);
         let mut changes: Vec<Change> = Vec::new();
         let mut records: Vec<(Slots, Places)> = Vec::new();

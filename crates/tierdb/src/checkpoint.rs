@@ -244,6 +244,12 @@ fn give_up(partial: &Config, dir: &Path) -> Result<()> {
     }
 }
 
+/// Whether a copy had no room in its pool, and not on the file system for the pool's log or image.
+fn is_small_pool(error: &Error) -> bool {
+    matches!(error, Error::NoSpace { tier: TierRole::Fast, place, .. }
+        if !["pool.log", "pool.image"].iter().any(|file| place.ends_with(file)))
+}
+
 /// As [`Db::checkpoint`](crate::Db::checkpoint), of the store `uuid`.
 pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied> {
     let name = match dir.file_name().and_then(|name| name.to_str()) {
@@ -274,7 +280,7 @@ pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied
             Err(error) => {
                 // What cannot be removed is taken by the next checkpoint of that name.
                 let removed = prepared.remove();
-                if !matches!(error, Error::NoSpace { tier: TierRole::Fast, .. }) || pool >= most {
+                if !is_small_pool(&error) || pool >= most {
                     return Err(error);
                 }
                 removed?;
