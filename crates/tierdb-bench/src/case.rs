@@ -12,8 +12,10 @@ use crate::store::{Durability, Setup, Store, System, Systems};
 use crate::values::{self, Sizes, Wrong};
 use crate::workload::{Mix, Op, Scans};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use tierdb_base::checksum;
 
 /// What to run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -204,14 +206,19 @@ pub fn run(
         ..Outcome::default()
     };
     // Each phase has choices of its own, or it would ask for what the last one has brought into caches, in the order in
-    // which that was written; those of phase number n are the same for every system.
-    let own = |number: usize, phase: &Phase| Phase {
-        seed: values::part_seed(phase.seed, number as u64),
-        ..phase.clone()
+    // which that was written; those of the n-th phase of a name are the same for every system.
+    let mut of_name = HashMap::new();
+    let mut own = |phase: &Phase| {
+        let number = of_name.entry(phase.name.clone()).or_insert(0);
+        *number += 1;
+        Phase {
+            seed: values::part_seed(checksum(phase.seed, phase.name.as_bytes()), *number),
+            ..phase.clone()
+        }
     };
-    for (number, phase) in std::iter::once(&load_phase(case)).chain(&case.phases).enumerate() {
+    for phase in std::iter::once(&load_phase(case)).chain(&case.phases) {
         let report = |share: f64, ops: u64| progress(&phase.name, share, ops);
-        outcome.phases.push(phase::run(&bed(case, &*store, &ledger), &own(number, phase), &report)?);
+        outcome.phases.push(phase::run(&bed(case, &*store, &ledger), &own(phase), &report)?);
     }
     outcome.idle_cores = idle(case.idle);
     outcome.space = space(case, &*store, &ledger);
@@ -232,7 +239,7 @@ pub fn run(
         limit: Limit::Ops(10_000.min(case.setup.keys)),
         ..load_phase(case)
     };
-    phase::run(&bed(case, &*store, &ledger), &own(outcome.phases.len(), &sample), &|_, _| ())?;
+    phase::run(&bed(case, &*store, &ledger), &own(&sample), &|_, _| ())?;
     answer(&outcome)?;
     let endless = Phase {
         name: "written until killed".to_owned(),
@@ -241,7 +248,7 @@ pub fn run(
         limit: Limit::Seconds(1e6),
         ..load_phase(case)
     };
-    phase::run(&bed(case, &*store, &ledger), &own(outcome.phases.len() + 1, &endless), &|_, _| ())?;
+    phase::run(&bed(case, &*store, &ledger), &own(&endless), &|_, _| ())?;
     Ok(())
 }
 

@@ -246,10 +246,12 @@ pub(crate) mod tests {
     /// What a write has taken before it is refused is given back.
     #[test]
     fn a_write_that_the_log_has_no_room_for_keeps_nothing() {
+        // So many that a batch of them asks for more than the put that found no room.
+        const KEYS: u32 = 1200;
         let world = World::new();
         let key = |number: u32| number.to_be_bytes();
         let core = store_without_checkpoints(&world, |core| {
-            let puts = (0..400).map(|number| core.put(&key(number), &[7; 100], Durability::Grouped));
+            let puts = (0..KEYS).map(|number| core.put(&key(number), b"value", Durability::Grouped));
             puts.last().is_some_and(|last| !is_no_space(&last))
         });
         let device = &core.storage.devices()[0];
@@ -258,7 +260,7 @@ pub(crate) mod tests {
             assert!(is_no_space(&core.put(b"long", &[7; 40_000], Durability::Durable)));
             assert_eq!(device.usage().parts, parts);
             let mut batch = WriteBatch::new();
-            for number in 0..400 {
+            for number in 0..KEYS {
                 batch.delete(key(number)).expect("a small batch");
             }
             assert!(is_no_space(&core.write(&batch, Durability::Durable)));

@@ -134,6 +134,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                         // Nothing is pending: what lies before this record is committed, or nobody needs it.
                         self.release_ring(ring, end);
                         self.try_collect(1, given_up, error)?;
+                        // What was waited for came: the next time counts anew.
+                        *given_up = None;
                         moving = back;
                     }
                 }

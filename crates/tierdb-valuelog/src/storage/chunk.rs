@@ -44,7 +44,7 @@ pub struct Chunk {
     longest: u64,
     /// Whether it was given heads of long values since it was opened: how long these are, their words do not tell.
     has_heads: bool,
-    /// Whether a collection has left live records in it: others are tried before it.
+    /// Whether a collection has left live records in it, and none was given up since: others are tried before it.
     pub is_stuck: bool,
     /// Bytes that count as written since it was opened: see [`Chunk::count_room`].
     pub filled: u64,
@@ -141,6 +141,7 @@ impl Chunk {
             return false;
         }
         *bits &= !bit;
+        self.is_stuck = false;
         self.live -= 1;
         self.live_bytes = self.live_bytes.saturating_sub(class_bytes(word));
         true

@@ -330,8 +330,9 @@ impl<D: Dir> Device<D> {
             if !is_full(&error) {
                 return Err(error);
             }
-            step /= 2;
-            if step == 0 {
+            if step > GROWTH {
+                step = (step / 2).max(GROWTH);
+            } else {
                 // Live with what there is until something is freed.
                 space.refused = true;
                 return Ok(());
@@ -642,6 +643,7 @@ pub(super) fn granule_of(word: Word) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::GROWTH;
     use crate::core::tests::{store, store_of};
     use crate::storage::State;
     use std::sync::mpsc::channel;
@@ -676,17 +678,17 @@ mod tests {
     #[test]
     fn a_file_grows_by_what_the_file_system_has() {
         const CHUNK: u64 = 16 << 10;
+        const CAPACITY: u64 = 16 * GROWTH;
         let world = World::new();
-        let core = store_of(&world, 4096 * CHUNK);
-        world.dir("flash").set_capacity(Some(717 * CHUNK));
+        let core = store_of(&world, 2 * CAPACITY * CHUNK);
         let device = &core.storage.devices()[0];
         let take = || while device.allocate(&*core.pool, State::Part, CHUNK, true).is_ok() {};
-        take();
-        assert_eq!((device.usage().file, device.available()), (717 * CHUNK, 0));
-        world.dir("flash").set_capacity(Some(718 * CHUNK));
-        device.retry_growth().expect("no faults");
-        assert_eq!(device.available(), 4096 - 717);
-        take();
-        assert_eq!((device.usage().file, device.available()), (718 * CHUNK, 0));
+        for least in [CAPACITY - GROWTH, CAPACITY] {
+            world.dir("flash").set_capacity(Some((least + GROWTH) * CHUNK - 1));
+            device.retry_growth().expect("no faults");
+            take();
+            let file = device.usage().file / CHUNK;
+            assert!(file >= least && device.available() == 0, "{file} of {least} chunks");
+        }
     }
 }

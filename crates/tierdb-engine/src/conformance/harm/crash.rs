@@ -57,9 +57,10 @@ const OF_EACH: usize = 12;
 const OF_TOGETHER: usize = 4;
 /// Of so many images that are as they must be, one is written to and looked at again.
 const GO_ON_EVERY: u64 = 128;
-/// What the seeds of the runs before a run are greater by: no two of them write the same values.
+/// What the seeds of the runs before and behind a run are greater by: no two of them write the same values.
 const EARLIER: u64 = 1 << 14;
 const BEFORE_EARLIER: u64 = 2 << 14;
+const BEHIND: u64 = 3 << 14;
 /// Runs in a pack.
 pub(super) const PACK: u64 = (Script::ALL.len() * OF_EACH + OF_TOGETHER) as u64;
 
@@ -135,7 +136,7 @@ impl<S: Sizes> Case<S> {
         let opened = (0..).zip(points).map(|(ends_at, point)| {
             // Not of the same kind each time: scripts have many events in common.
             let image = (ends_at + self.seed) as usize % 32;
-            let case = Case { start: Start::Crashed, ends_at, image, ..self.clone() };
+            let case = Case { start: Start::Crashed, aged: false, ends_at, image, ..self.clone() };
             let image = case.image_of(&point);
             let sites = mutant::record(|| drop(self.rig.open_or_create(&image).expect("an image opens")));
             (case, sites)
@@ -173,7 +174,7 @@ impl<S: Sizes> Case<S> {
                 let mut oracle = oracle.clone();
                 oracle.adopt(&content);
                 let known = Known::new(oracle);
-                self.go_on(1, &*engine, &known);
+                self.go_on(self.seed + BEHIND, 1, &*engine, &known);
                 script::sync(&*engine, &known);
                 known.get().check(&*engine).map_err(|failure| format!("after more writes: {failure}"))?;
                 verify(&*engine).map_err(|found| format!("after more writes: {found}"))
@@ -215,9 +216,9 @@ impl<S: Sizes> Case<S> {
     }
 
     /// Goes on for half as long in a store that was opened again.
-    fn go_on(&self, threads: u32, engine: &dyn Engine, known: &Known) {
+    fn go_on(&self, seed: u64, threads: u32, engine: &dyn Engine, known: &Known) {
         let script = Script { ops: self.script.ops / 2, threads, ..self.script.clone() };
-        script::run_on(&script, self.seed + 1, engine, known);
+        script::run_on(&script, seed, engine, known);
     }
 
     fn run_earlier(&self, seed: u64, closes: bool, world: &World, known: &Known) {
@@ -252,7 +253,7 @@ impl<S: Sizes> Case<S> {
             script::close(&*engine, known);
             drop(engine);
             let engine = rig.open_or_create(world).expect("a closed store opens");
-            self.go_on(script.threads, &*engine, known);
+            self.go_on(seed + 1, script.threads, &*engine, known);
         }
     }
 }
