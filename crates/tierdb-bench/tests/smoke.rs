@@ -2,17 +2,18 @@
 
 use serde_json::Value;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
+
+/// Runs the command, with `dir` for both tiers.
+fn run(dir: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tierdb-bench"));
+    command.args(args).arg("--dir").arg(dir).arg("--fast-dir").arg(dir);
+    command.output().expect("the command runs")
+}
 
 fn bench(dir: &Path, args: &[&str]) -> Value {
-    let output = Command::new(env!("CARGO_BIN_EXE_tierdb-bench"))
-        .args(args)
-        .args(["--warmup", "0", "--reference", "0", "--idle", "0", "--json", "-", "--dir"])
-        .arg(dir)
-        .arg("--fast-dir")
-        .arg(dir)
-        .output()
-        .expect("the command runs");
+    let short = ["--warmup", "0", "--reference", "0", "--idle", "0", "--json", "-"];
+    let output = run(dir, &[args, &short].concat());
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
@@ -110,24 +111,24 @@ fn sizes_distributions_and_rates_can_be_chosen() {
 #[test]
 fn what_the_device_allows_and_what_idling_costs_are_said() {
     let dir = tempfile::tempdir().expect("temporary directory");
-    let output = Command::new(env!("CARGO_BIN_EXE_tierdb-bench"))
-        .args([
-            "run",
-            "--keys",
-            "3000",
-            "--ops",
-            "2000",
-            "--workload",
-            "c,put",
-            "--system",
-            "tierdb-byte,slab-ssd",
-        ])
-        .args(["--warmup", "0", "--reference", "0.01", "--idle", "0.3", "--no-recovery", "--dir"])
-        .arg(dir.path())
-        .arg("--fast-dir")
-        .arg(dir.path())
-        .output()
-        .expect("the command runs");
+    let output = run(
+        dir.path(),
+        &[
+            &[
+                "run",
+                "--keys",
+                "3000",
+                "--ops",
+                "2000",
+                "--workload",
+                "c,put",
+                "--system",
+                "tierdb-byte,slab-ssd",
+            ][..],
+            &["--warmup", "0", "--reference", "0.01", "--idle", "0.3", "--no-recovery"],
+        ]
+        .concat(),
+    );
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let lines = |start: &str| said.lines().filter(|line| line.trim_start().starts_with(start)).count();
@@ -409,15 +410,8 @@ fn a_request_that_makes_no_sense_is_refused() {
         (["slab", "11c"], "tierdb-byte", "the pinning threshold"),
     ] {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let output = Command::new(env!("CARGO_BIN_EXE_tierdb-bench"))
-            .arg("paper")
-            .args(figure)
-            .args(["--keys", "1000", "--seconds", "0.01", "--reference", "0", "--system", system, "--dir"])
-            .arg(dir.path())
-            .arg("--fast-dir")
-            .arg(dir.path())
-            .output()
-            .expect("runs");
+        let asked = ["--keys", "1000", "--seconds", "0.01", "--reference", "0", "--system", system];
+        let output = run(dir.path(), &[&["paper"][..], &figure, &asked].concat());
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains(knob) && said.contains(system), "{said}");
     }

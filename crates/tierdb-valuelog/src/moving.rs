@@ -733,6 +733,18 @@ mod tests {
         });
     }
 
+    /// Collects until `gained` more chunks are free, which may take until the readers of other tests let go of them.
+    fn collect_until_more_is_free(core: &Core<SimPool, SimDir>, gained: u64) {
+        let device = &core.storage.devices()[0];
+        let (enough, given_up) = (device.free_soon() + gained, Instant::now() + Duration::from_secs(20));
+        while device.free_soon() < enough {
+            let free = device.free_soon();
+            assert!(Instant::now() < given_up, "{free} instead of {enough} chunks are free");
+            core.collect_all().expect("no faults");
+            core.work.settle_epochs();
+        }
+    }
+
     /// A record that nothing points at, as a lost race may leave one, keeps its chunk and no other one. Nor do many such
     /// chunks use up all tries of each collection.
     #[test]
@@ -757,14 +769,8 @@ mod tests {
             }
             let is_left = |number: &u32| device.with_chunk(*number, |chunk| chunk.live > 0);
             assert!(stuck.iter().all(is_left), "something is left in each");
-            // Half of the others can be gained, when the readers of other tests let go of them.
-            let (enough, given_up) = (device.free_soon() + gained, Instant::now() + Duration::from_secs(20));
-            while device.free_soon() < enough {
-                let free = device.free_soon();
-                assert!(Instant::now() < given_up, "{free} instead of {enough} chunks are free");
-                core.collect_all().expect("no faults");
-                core.work.settle_epochs();
-            }
+            // Half of the others can be gained.
+            collect_until_more_is_free(&core, gained);
         }
     }
 
@@ -793,16 +799,7 @@ mod tests {
         }
         drop(core);
         let core = open_on(&world, world.pool("pool"), FLASH);
-        let device = &core.storage.devices()[0];
-        // When the readers of other tests let go of them.
-        let enough = device.free_soon() + u64::from(CHUNKS / 2);
-        let given_up = Instant::now() + Duration::from_secs(20);
-        while device.free_soon() < enough {
-            let free = device.free_soon();
-            assert!(Instant::now() < given_up, "{free} instead of {enough} chunks are free");
-            core.collect_all().expect("no faults");
-            core.work.settle_epochs();
-        }
+        collect_until_more_is_free(&core, u64::from(CHUNKS / 2));
         for (number, len) in each() {
             let value = core.get(&key(number, len)).expect("whole");
             assert_eq!(value.map(|value| value.len()), is_left(number, len).then_some(len as usize));

@@ -1,7 +1,6 @@
 //! The store that is damaged, and that fails.
 
 use crate::rig::{SEED, Sizes};
-use tierdb_engine::Background;
 use tierdb_engine::conformance::harm::harms::{Harmed, PoolParts};
 use tierdb_engine::conformance::harm::{LogPlace, Rig, damage};
 use tierdb_sim::World;
@@ -15,20 +14,7 @@ pub type Base = damage::Base<Sizes>;
 
 /// A store of a few slabs and tables, with so many bytes of flash.
 pub fn sizes(flash: u64) -> Sizes {
-    Sizes {
-        name: "harmed",
-        pool: 132 << 10,
-        slab: 8 << 10,
-        table: 16 << 10,
-        partitions: 2,
-        flash: vec![flash],
-        memory: 256 << 10,
-        table_parts_pct: 12,
-        levels: (1, 1000),
-        log_buffer: 32 << 10,
-        background: Background::Inline,
-        seed: SEED,
-    }
+    Sizes { name: "harmed", flash: vec![flash], ..Sizes::tiny() }
 }
 
 /// The same with two levels of tables, the first of so many percent of the fast tier.

@@ -5,7 +5,6 @@ pub use tierdb_engine::conformance::harm::damage::Look;
 use tierdb_engine::conformance::harm::harms::{Harmed, PoolParts};
 use tierdb_engine::conformance::harm::{LogPlace, Rig, damage};
 use tierdb_sim::World;
-use tierdb_valuelog::Background;
 
 const PAGE: u64 = 4096;
 
@@ -35,19 +34,7 @@ pub fn sizes() -> Sizes {
 
 /// The same, with so many bytes of flash.
 pub fn sizes_with(flash: u64) -> Sizes {
-    Sizes {
-        name: "harmed",
-        pool: 112 << 10,
-        rings: 1,
-        ring: 16 << 10,
-        chunk: 16 << 10,
-        flash: vec![flash],
-        memory: 64 << 10,
-        reclaim_pct: 50,
-        log_buffer: 32 << 10,
-        background: Background::Inline,
-        seed: SEED,
-    }
+    Sizes { name: "harmed", pool: 112 << 10, rings: 1, flash: vec![flash], memory: 64 << 10, ..Sizes::tiny() }
 }
 
 impl Harmed for Sizes {

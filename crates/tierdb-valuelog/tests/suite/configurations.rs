@@ -1,7 +1,7 @@
 //! Goal: the engine is the same store whatever its sizes and mode.
 //! Method: random operations against the model on many configurations, tiny tiers among them.
 
-use crate::rig::{SEED, Sizes};
+use crate::rig::Sizes;
 use tierdb_engine::conformance::harm::{LogPlace, Rig, SimHarness};
 use tierdb_engine::conformance::{Limits, full_store_recovers, random_ops};
 use tierdb_valuelog::Background;
@@ -33,10 +33,9 @@ fn sizes(row: &Row, background: Background) -> Sizes {
         chunk,
         flash: flash.to_vec(),
         memory,
-        reclaim_pct: 50,
         log_buffer: ring.max(32 * KIB),
         background,
-        seed: SEED,
+        ..Sizes::tiny()
     }
 }
 

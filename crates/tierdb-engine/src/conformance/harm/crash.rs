@@ -73,7 +73,9 @@ fn shuffled<T: Clone>(rng: &mut Rng, count: usize, of: &[T]) -> Vec<T> {
 
 /// The runs of a pack, on stores of each of `sizes`, a quarter of them on a log.
 pub(super) fn deal<S: Sizes>(pack: u64, sizes: &[S]) -> Vec<Case<S>> {
-    let (mut rng, mut ages) = (Rng::with_seed(pack), Rng::with_seed(!pack));
+    let mut rng = Rng::with_seed(pack);
+    // Drawn apart, so that it does not decide what else the first pack meets.
+    let mut ages = Rng::with_seed(!pack);
     let mut cases = Vec::new();
     for script in Script::ALL.iter().chain([&Script::TOGETHER]) {
         let count = if script.threads > 1 { OF_TOGETHER } else { OF_EACH };
