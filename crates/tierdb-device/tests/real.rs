@@ -264,6 +264,30 @@ fn the_medium_is_told_in_words() {
     assert_eq!(without.list().expect("list"), [""; 0]);
 }
 
+#[test]
+fn a_directory_through_the_page_cache_has_the_same_files() {
+    let temp = TempDir::new().expect("directory");
+    let direct = RealDir::open(temp.path()).expect("open");
+    let cached = direct.through_page_cache().expect("open");
+    assert!(!cached.direct_io());
+    let way = if direct.direct_io() {
+        "through the page cache, "
+    } else {
+        "buffered (file system refuses direct I/O), "
+    };
+    assert!(cached.medium().starts_with(way), "{}", cached.medium());
+    let written = random(&mut fastrand::Rng::with_seed(1), 3);
+    let file = cached.open("data", OpenMode::CreateNew).expect("create");
+    file.set_len(3 * BLOCK).expect("length");
+    file.write(0, &written).expect("write");
+    let file = direct.open("data", OpenMode::Existing).expect("open");
+    assert_eq!(read(&file, 0, written.len()), *written);
+    let other = random(&mut fastrand::Rng::with_seed(2), 1);
+    file.write_durable(BLOCK, &other).expect("write");
+    let file = cached.open("data", OpenMode::Existing).expect("open");
+    assert_eq!(read(&file, BLOCK, other.len()), *other);
+}
+
 /// Not a test of its own: run by the next one in another process, it locks a directory until its input
 /// ends.
 #[test]

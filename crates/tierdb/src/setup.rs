@@ -169,7 +169,7 @@ impl Prepared {
     }
 
     fn media<P: Pool>(&self, pool: P, latch: FailureLatch, fast_meter: Meter) -> Result<Media<P, RealDir>> {
-        let mode = self.mode_in_words(&pool);
+        let mode = self.mode_in_words(&pool)?;
         let mut flash = Vec::with_capacity(self.tiers.flash.len());
         for (number, tier) in self.tiers.flash.iter().enumerate() {
             // Without a fast tier, the first one has log and pool, and counts together with these.
@@ -177,7 +177,7 @@ impl Prepared {
             let logged = if has_log { shape::logged_bytes(&self.tiers.shape) } else { 0 };
             let configured = self.config.flash.get(tier.configured);
             flash.push(FlashTier {
-                dir: tier.dir.clone(),
+                dir: self.flash_dir(tier)?,
                 capacity: flash_capacity(&tier.path, configured.and_then(|flash| flash.capacity), logged)?,
                 meter: if has_log { fast_meter.clone() } else { Meter::new() },
                 emulation: configured.and_then(|flash| flash.emulate.as_deref()).and_then(Emulation::named),
@@ -213,7 +213,15 @@ impl Prepared {
         options
     }
 
-    fn mode_in_words(&self, pool: &impl Pool) -> String {
+    /// The directory of a flash tier, for files of values or tables.
+    fn flash_dir(&self, tier: &Tier<RealDir>) -> Result<RealDir> {
+        match self.config.flash.get(tier.configured) {
+            Some(configured) if configured.page_cache => tier.dir.through_page_cache(),
+            _ => Ok(tier.dir.clone()),
+        }
+    }
+
+    fn mode_in_words(&self, pool: &impl Pool) -> Result<String> {
         let count = self.tiers.flash.len();
         let flash = if count == 1 { "1 flash tier".into() } else { format!("{count} flash tiers") };
         let mut words = match self.tiers.shape.mode {
@@ -225,14 +233,14 @@ impl Prepared {
             Mode::Byte | Mode::Emulated => format!("{} fast tier, {flash}", pool.domain()),
         };
         if let Some(tier) = self.tiers.flash.first() {
-            words.push_str(&format!(", {}", tier.dir.medium()));
+            words.push_str(&format!(", {}", self.flash_dir(tier)?.medium()));
         }
         let fast = self.config.fast.first().and_then(|tier| tier.emulate.as_deref().map(|d| ("fast", d)));
         let flash = self.config.flash.iter().filter_map(|tier| tier.emulate.as_deref().map(|d| ("flash", d)));
         for (role, device) in fast.into_iter().chain(flash) {
             words.push_str(&format!(", EMULATED: {role} at the pace of {device}"));
         }
-        words
+        Ok(words)
     }
 
     /// Where the fast tiers are, with the capacity of each.

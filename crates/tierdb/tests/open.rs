@@ -186,6 +186,32 @@ fn emulated_devices_are_named_in_the_mode() {
 }
 
 #[test]
+fn flash_files_may_go_through_the_page_cache() {
+    for engine in [EngineKind::Valuelog, EngineKind::Slab] {
+        let place = Place::new();
+        let direct = place.one("data").with_engine(engine);
+        let mut cached = direct.clone();
+        cached.flash[0].page_cache = true;
+        let mode = |db: &Db| db.stats().mode;
+        let is_cached = |db: &Db| mode(db).contains("through the page cache");
+        let db = Db::open_config(&direct).expect("create");
+        fill(&db);
+        let can_be_direct = mode(&db).contains("direct I/O");
+        drop(db);
+        // What the one way has written the other one reads.
+        let db = Db::open_config(&cached).expect("open");
+        assert_eq!(is_cached(&db), can_be_direct, "{}", mode(&db));
+        check_filled(&db);
+        db.put("more", vec![7; 5000]).expect("put");
+        db.engine().flush().expect("flush");
+        drop(db);
+        let db = Db::open_config(&direct).expect("open");
+        assert!(!is_cached(&db), "{}", mode(&db));
+        assert_eq!(db.get("more").expect("get").as_deref(), Some(&[7; 5000][..]));
+    }
+}
+
+#[test]
 fn iterators_go_both_ways_and_meet() {
     let place = Place::new();
     let db = Db::open_config(&place.one("data")).expect("create");

@@ -22,6 +22,9 @@ use tierdb_base::{Error, Result};
 /// The file in a directory that its lock is on. Not one of the directory's block files.
 const LOCK: &str = "LOCK";
 
+/// How a medium's files are read and written, if the file system lets them be.
+const DIRECT_IO: &str = "direct I/O";
+
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// A directory of a file system.
@@ -97,6 +100,28 @@ impl RealDir {
         let direct_io = probe.direct_io;
         let inner = Inner { fd, name, path: path.to_owned(), direct_io, read_only, medium, device };
         Ok(RealDir(Arc::new(inner)))
+    }
+
+    /// The same directory for files that are read and written through the page cache, which keeps what it likes in the machine's memory.
+    /// What is asked of syncs is the same.
+    ///
+    /// # Errors
+    /// `Io` if the process may have no more files open.
+    pub fn through_page_cache(&self) -> Result<Self> {
+        if !self.direct_io() {
+            return Ok(self.clone());
+        }
+        let Inner { fd, name, path, direct_io: _, read_only, medium, device } = &*self.0;
+        let fd = fd.try_clone().map_err(|error| Error::io("open", name.clone(), 0, error))?;
+        Ok(RealDir(Arc::new(Inner {
+            fd,
+            name: name.clone(),
+            path: path.clone(),
+            direct_io: false,
+            read_only: *read_only,
+            medium: medium.replacen(DIRECT_IO, "through the page cache", 1),
+            device: device.clone(),
+        })))
     }
 
     /// Whether its files are read and written past the page cache.
@@ -214,9 +239,10 @@ impl Probe {
     fn medium(&self, dir: &OwnedFd, options: &RealOptions) -> String {
         const TMPFS: i128 = 0x0102_1994;
         let mut words = String::from(match self.direct_io {
-            true => "direct I/O, ",
-            false => "buffered (file system refuses direct I/O), ",
+            true => DIRECT_IO,
+            false => "buffered (file system refuses direct I/O)",
         });
+        words.push_str(", ");
         words.push_str(match &self.ring {
             Ok(_) => "io_uring",
             Err(_) => "pread",

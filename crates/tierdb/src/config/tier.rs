@@ -104,6 +104,13 @@ pub struct FlashTier {
     /// For benchmarks on other hardware than the intended; slows the tier down, never up. *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emulate: Option<String>,
+    /// Whether its values or tables are read and written through the page cache, which takes of the machine's memory what it likes, beyond the
+    /// store's `memory`. Default false: past it, where the file system allows that.
+    ///
+    /// What the store caches is chosen value by value, and worth more for each byte. Set it where the machine has memory to spare that is
+    /// not to be promised to the store. Durability is the same; log and checkpoints are not concerned. *Takes effect on open.*
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub page_cache: bool,
     /// Most that is written to it in a day: drive writes of its `capacity` (`"0.3 DWPD"`), or a size (`"200 GiB/day"`).
     /// Default none: any. For the slab engine; counted are its tables, on through closing and opening, and an hour's worth may be written ahead.
     ///
@@ -117,7 +124,7 @@ pub struct FlashTier {
 impl FlashTier {
     /// A flash tier in the directory `path`, as large as its file system.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        FlashTier { path: path.into(), capacity: None, emulate: None, write_budget: None }
+        FlashTier { path: path.into(), capacity: None, emulate: None, page_cache: false, write_budget: None }
     }
 
     /// The same, of at most `capacity`.
@@ -134,12 +141,24 @@ impl FlashTier {
         self
     }
 
+    /// The same, read and written through the page cache.
+    #[must_use]
+    pub fn with_page_cache(mut self) -> Self {
+        self.page_cache = true;
+        self
+    }
+
     /// The same, with at most this much written to it in a day.
     #[must_use]
     pub fn with_write_budget(mut self, budget: WriteBudget) -> Self {
         self.write_budget = Some(budget);
         self
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
+fn is_false(set: &bool) -> bool {
+    !set
 }
 
 /// Byte-addressable devices by name, with the latency of a drain in nanoseconds (PRISM Figure 1).
