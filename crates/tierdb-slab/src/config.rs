@@ -79,6 +79,8 @@ pub struct Options {
     pub first_level_pct: u16,
     /// How many times as large as the one before each further level may become, but for the last: 2 to 100. Default 10.
     pub level_growth: u8,
+    /// Partitions that are migrated at once, each by a thread of its own: at least 1. Default: half of the processors, 1 to 8.
+    pub migration_threads: usize,
     /// Threads for recovery. Default: the processors.
     pub recovery_threads: usize,
     /// Who does background work.
@@ -110,6 +112,7 @@ impl Options {
             levels: None,
             first_level_pct: 1000,
             level_growth: 10,
+            migration_threads: (cores / 2).clamp(1, 8),
             recovery_threads: cores,
             background: Background::Threads,
         }
@@ -141,6 +144,7 @@ impl Options {
         check(self.levels.is_none_or(|levels| (FIRST..=MOST).contains(&levels)), "levels must be 1 to 4")?;
         check((1..=10_000).contains(&self.first_level_pct), "first_level_pct must be 1 to 10,000")?;
         check((2..=100).contains(&self.level_growth), "level_growth must be 2 to 100")?;
+        check(self.migration_threads >= 1, "migration_threads must be at least 1")?;
         check(self.recovery_threads >= 1, "recovery_threads must be at least 1")
     }
 }

@@ -4,7 +4,7 @@
 //! (how it changes), `flash`, `live`, `parts`, `tables`, `levels` and `build` (what is on flash, and where indexes and filters of it are), `partition`, `kept`, `cache` and `core` (what is in
 //! DRAM), `read`, `write`, `batch`
 //! and `cursor` (operations), `tracker`, `tune`, `choose`, `migrate`, `descend`, `promote` and `read_trigger` (what moves between the tiers), `clean` and
-//! `tidy` (what else frees space), `work` (who does it), `divide`, `recover`; `verify` and `salvage` (damage).
+//! `tidy` (what else frees space), `rounds` (which of it when), `work` (who does it), `divide`, `recover`; `verify` and `salvage` (damage).
 
 #![forbid(unsafe_code)]
 
@@ -41,6 +41,7 @@ mod recover;
 #[cfg(test)]
 mod rig;
 mod room;
+mod rounds;
 mod salvage;
 mod scan;
 mod slabs;

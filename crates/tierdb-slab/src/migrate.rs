@@ -169,6 +169,20 @@ pub struct Migrated {
     pub gained: u64,
 }
 
+impl Migrated {
+    /// What two did together.
+    pub fn and(self, other: Migrated) -> Migrated {
+        Migrated {
+            keys: self.keys + other.keys,
+            bytes: self.bytes + other.bytes,
+            cleaned: self.cleaned + other.cleaned,
+            tables: self.tables + other.tables,
+            entries: self.entries + other.entries,
+            gained: self.gained + other.gained,
+        }
+    }
+}
+
 /// Key, seqno, and the value if it is not a tombstone.
 type Version<'m> = (&'m [u8], Seqno, Option<Vec<u8>>);
 

@@ -97,6 +97,7 @@ impl Sizes {
             levels: Some(self.levels.0),
             first_level_pct: self.levels.1,
             level_growth: 2,
+            migration_threads: if self.background == Background::Inline { 1 } else { 2 },
             recovery_threads: if self.background == Background::Inline { 1 } else { 2 },
             background: self.background,
             ..Options::for_pool(self.memory, self.pool)

@@ -41,6 +41,11 @@ pub struct Slab {
     /// *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrate_to_pct: Option<u8>,
+    /// Partitions that are migrated at once, each by a thread of its own. Default half of the processors, 1 to 8; 1..=64.
+    ///
+    /// Raise it if writers stall (`Stats::stall_ns`) while flash and processors are idle. *Takes effect on open.*
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migration_threads: Option<u8>,
     /// Most of the fast tier, in percent, that copies of tables' indexes and filters take. Default 12, 0..=50.
     ///
     /// An open that finds them there reads no table, and what leaves `memory` is read from there again. Where the fast tier is a block
@@ -82,6 +87,10 @@ impl Slab {
             self.migrate_to_pct.is_none_or(|pct| (1..start).contains(&pct)),
             "slab.migrate_to_pct: must be at least 1, and below slab.migrate_at_pct, which is 98 if it is not set",
         )?;
+        check(
+            self.migration_threads.is_none_or(|threads| (1..=64).contains(&threads)),
+            "slab.migration_threads: must be 1 to 64",
+        )?;
         check(self.table_parts_pct.is_none_or(|pct| pct <= 50), "slab.table_parts_pct: must be 0 to 50")?;
         check(self.levels.is_none_or(|levels| (1..=4).contains(&levels)), "slab.levels: must be 1 to 4")?;
         let sizes = ByteSize::kib(16)..=ByteSize::gib(1);
@@ -110,6 +119,7 @@ impl Slab {
             (options.high_pct, options.low_pct) = (start, start - 3);
         }
         options.low_pct = self.migrate_to_pct.unwrap_or(options.low_pct);
+        options.migration_threads = self.migration_threads.map_or(options.migration_threads, usize::from);
         options.table_parts_pct = self.table_parts_pct.unwrap_or(options.table_parts_pct);
         options.levels = self.levels.or(options.levels);
         options.table_bytes = self.table_size.map_or(options.table_bytes, ByteSize::bytes);

@@ -17,11 +17,13 @@ const FULL: &str = r#"
     [[flash]]
     path = "/mnt/qlc2/app"
     emulate = "qlc"
+    page_cache = true
     write_budget = "0.3 DWPD"
     [slab]
     pinning_threshold = "auto"
     tracked_pct = 80
     promotion = "by-migration"
+    migration_threads = 4
     migrate_at_pct = 97
     migrate_to_pct = 90
     table_parts_pct = 5
@@ -52,12 +54,14 @@ fn toml_and_builder_say_the_same() {
         .with_flash(
             FlashTier::new("/mnt/qlc2/app")
                 .with_emulation("qlc")
+                .with_page_cache()
                 .with_write_budget("0.3 DWPD".parse().expect("a budget")),
         )
         .with_slab(Slab {
             pinning_threshold: Some(PinningThreshold::Auto),
             tracked_pct: Some(80),
             promotion: Some(Promotion::ByMigration),
+            migration_threads: Some(4),
             migrate_at_pct: Some(97),
             migrate_to_pct: Some(90),
             table_parts_pct: Some(5),
@@ -118,6 +122,7 @@ fn settings_out_of_range_are_named() {
         ("[[flash]]\npath = \"a\"\n[slab]\ntracked_pct = 0", "tracked_pct"),
         ("[[flash]]\npath = \"a\"\n[slab]\nmigrate_at_pct = 100", "migrate_at_pct"),
         ("[[flash]]\npath = \"a\"\n[slab]\nmigrate_to_pct = 98", "migrate_to_pct"),
+        ("[[flash]]\npath = \"a\"\n[slab]\nmigration_threads = 65", "migration_threads"),
         ("[[flash]]\npath = \"a\"\n[slab]\ntable_parts_pct = 51", "table_parts_pct"),
         ("[[flash]]\npath = \"a\"\n[slab]\ntable_size = \"2 GiB\"", "table_size"),
         ("[[flash]]\npath = \"a\"\n[slab]\nlevels = 0", "levels"),
