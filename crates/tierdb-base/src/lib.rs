@@ -10,6 +10,7 @@ pub mod hex;
 pub mod latch;
 pub mod limits;
 pub mod mutant;
+pub mod processors;
 pub mod size;
 #[cfg(feature = "mutants")]
 pub mod sources;
@@ -18,6 +19,7 @@ pub use checksum::{checksum, checksum_parts, matches};
 pub use error::{Error, ErrorKind, Location, Result, TierRole};
 pub use latch::FailureLatch;
 pub use limits::{MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, check_key, check_value};
+pub use processors::processors;
 pub use size::ByteSize;
 pub use uuid::Uuid;
 

@@ -38,7 +38,7 @@ impl Machine {
             processor: processor
                 .and_then(|line| line.split_once(':'))
                 .map_or("unknown processor".to_owned(), |(_, name)| name.trim().to_owned()),
-            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            processors: tierdb_base::processors(),
             memory: (info.totalram as u64).saturating_mul(u64::from(info.mem_unit)),
             system: format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy()),
             load_average: read("/proc/loadavg")

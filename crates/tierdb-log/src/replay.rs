@@ -16,7 +16,7 @@ use tierdb_base::{Error, Location, Result, TierRole};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Metered};
 use tierdb_pmem::Arena;
 
-/// Bytes read at once, if the largest block is not larger.
+/// Bytes read at once, if the largest block is not larger, nor the ring shorter.
 const WINDOW: u64 = 1 << 20;
 
 /// The ring's bytes, a window at a time. In a salvage, blocks that cannot be read are zeros, which no block is.
@@ -34,24 +34,22 @@ pub(crate) struct Reader<'l, F> {
 
 impl<'l, F: BlockFile> Reader<'l, F> {
     pub(crate) fn new(file: &'l Metered<F>, ring: Ring, unreadable: &'l mut Unreadable) -> Result<Self> {
-        let (refused, window) = (BTreeSet::new(), AlignedBuf::zeroed(0)?);
-        Ok(Reader { file, ring, unreadable, refused, start: 0, window, filled: 0 })
+        let window = AlignedBuf::zeroed(WINDOW.max(ring.largest).min(ring.len) as usize)?;
+        Ok(Reader { file, ring, unreadable, refused: BTreeSet::new(), start: 0, window, filled: 0 })
     }
 
     /// At least `len` bytes of the file from `at`, fewer only at the end of the ring.
     fn at(&mut self, at: u64, len: u64) -> Result<&[u8]> {
         let len = len.min(self.ring.len - at);
         if at < self.start || at + len > self.start + self.filled {
-            let size = WINDOW.max(len).min(self.ring.len - at);
+            let size = self.window.len() as u64;
+            let start = at.min(self.ring.len - size);
             self.filled = 0;
-            if self.window.len() as u64 != size {
-                self.window = AlignedBuf::zeroed(size as usize)?;
-            }
-            match self.file.read(at, &mut self.window, Cause::Recovery) {
-                Err(_) if self.unreadable.is_some() => self.fill_by_blocks(at)?,
+            match self.file.read(start, &mut self.window, Cause::Recovery) {
+                Err(_) if self.unreadable.is_some() => self.fill_by_blocks(start)?,
                 read => read?,
             }
-            (self.start, self.filled) = (at, size);
+            (self.start, self.filled) = (start, size);
         }
         Ok(&self.window[(at - self.start) as usize..self.filled as usize])
     }

@@ -3,7 +3,7 @@
 use crate::levels::{FIRST, MOST};
 use crate::tune::USUALLY_PINNED;
 use std::ops::RangeInclusive;
-use tierdb_base::{Error, Result};
+use tierdb_base::{Error, Result, processors};
 use tierdb_engine::Background;
 
 /// Bytes of a slab: powers of two of this range.
@@ -90,7 +90,7 @@ pub struct Options {
 impl Options {
     /// Defaults for `memory` bytes of DRAM and a pool of `pool_len` bytes.
     pub fn for_pool(memory: u64, pool_len: u64) -> Self {
-        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        let cores = processors();
         let slab_bytes = (pool_len / 512).clamp(16 << 10, 256 << 10).next_power_of_two().min(256 << 10);
         Options {
             memory,

@@ -1,6 +1,6 @@
 //! How the engine is set up: sizes and thresholds.
 
-use tierdb_base::{Error, Result};
+use tierdb_base::{Error, Result, processors};
 use tierdb_engine::Background;
 
 /// Sizes and thresholds. Those marked *format* are fixed when the store is created and read back on open.
@@ -29,7 +29,7 @@ impl Options {
     /// Defaults for `memory` bytes of DRAM and a pool of `pool_len` bytes: a third of the pool for the
     /// write buffer, the rest for the index.
     pub fn for_pool(memory: u64, pool_len: u64) -> Self {
-        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        let cores = processors();
         let buffer = (pool_len / 3).min(8 << 30);
         let rings = (cores * 2).min(16).min((buffer / (256 << 10)).max(1) as usize);
         Options {

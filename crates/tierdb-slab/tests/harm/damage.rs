@@ -12,12 +12,12 @@ use tierdb_engine::conformance::harm::crafted::{Store, find, value};
 use tierdb_engine::conformance::harm::{Rig, surveys};
 use tierdb_engine::{Durability, KeyRange, WriteBatch};
 
-/// Damaged stores that each test opens at least: 106,500 in all.
-const METADATA: u64 = 18_500;
-const DATA: u64 = 45_000;
-const LOGGED: u64 = 42_000;
-const STRANGE: u64 = 1_000;
-const _: () = assert!(METADATA + DATA + LOGGED + STRANGE >= 106_500);
+/// Damaged stores that each test opens at least: 200,000 in all.
+const METADATA: u64 = 37_000;
+const DATA: u64 = 90_000;
+const LOGGED: u64 = 70_000;
+const STRANGE: u64 = 3_000;
+const _: () = assert!(METADATA + DATA + LOGGED + STRANGE >= 200_000);
 
 #[test]
 fn a_whole_store_is_whole() {
@@ -36,25 +36,25 @@ fn a_store_with_a_log_has_two_levels() {
 
 #[test]
 fn flipped_metadata() {
-    let tally = surveys::metadata(&base(false), 1, 2000);
+    let tally = surveys::metadata(&base(false), 2, 4000);
     assert!(tally.stores >= METADATA, "{tally}");
 }
 
 #[test]
 fn damaged_data() {
-    let tally = surveys::data(&base(false), 15_000, 30_000, 300);
+    let tally = surveys::data(&base(false), 27_000, 55_000, 300);
     assert!(tally.stores >= DATA, "{tally}");
 }
 
 #[test]
 fn damaged_logged_pool() {
-    let tally = surveys::logged(&base(true), 18, 7_500, 300);
+    let tally = surveys::logged(&base(true), 30, 14_000, 300);
     assert!(tally.stores >= LOGGED, "{tally}");
 }
 
 #[test]
 fn strange_media() {
-    let mut tally = surveys::noise(&base(false), 1000);
+    let mut tally = surveys::noise(&base(false), 3000);
     for logged in [false, true] {
         let seen = surveys::older_flash(&base(logged));
         // Since the last copy nothing has gone to flash.

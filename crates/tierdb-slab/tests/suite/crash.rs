@@ -11,9 +11,9 @@ use tierdb_engine::conformance::harm::readers::what_is_seen_lasts;
 use tierdb_engine::conformance::harm::script::{Known, Script, run_on};
 
 /// Images that are checked at least, in all modes together.
-const LEAST_IMAGES: u64 = 300_000;
+const LEAST_IMAGES: u64 = 1_000_000;
 /// Of them, images of crashes inside recovery.
-const LEAST_IN_RECOVERY: u64 = 50_000;
+const LEAST_IN_RECOVERY: u64 = 100_000;
 
 #[test]
 fn crashes_at_every_event_lose_nothing() {
