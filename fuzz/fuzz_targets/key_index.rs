@@ -64,7 +64,8 @@ fn scan(index: &Index<SimPool>, reverse: bool) {
         let before = found.len();
         let last = found.last().map(|(key, _)| key.clone());
         let from = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-        if index.scan(from, reverse, 16, &mut found).is_err() || found.len() < before + 16 {
+        let add = |key: &[u8], entry| found.push((key.to_vec(), entry));
+        if index.scan(from, reverse, 16, add).is_err() || found.len() < before + 16 {
             return;
         }
         assert!(found.len() < 1 << 16, "the scan does not end");

@@ -8,7 +8,7 @@ use tierdb_base::mutant::Site;
 use tierdb_device::{Cause, Meter};
 use tierdb_fuzz::{Base, Harm, checksum_sites, unchecked};
 use tierdb_sim::{SimDir, World};
-use tierdb_table::{Direction, EntryRef, ReadAhead, Source, TableDir, WriterOptions};
+use tierdb_table::{Direction, EntryRef, ReadAhead, Source, Table, TableDir, WriterOptions};
 
 fn tables(world: &World) -> TableDir<SimDir> {
     TableDir::new(world.dir("flash"), 7, Meter::new(), None)
