@@ -155,6 +155,8 @@ pub struct Victim {
 /// What a migration did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Migrated {
+    /// Migrations that this is of.
+    pub migrations: u64,
     /// Keys that left the fast tier.
     pub keys: u64,
     /// Bytes of their slots.
@@ -173,6 +175,7 @@ impl Migrated {
     /// What two did together.
     pub fn and(self, other: Migrated) -> Migrated {
         Migrated {
+            migrations: self.migrations + other.migrations,
             keys: self.keys + other.keys,
             bytes: self.bytes + other.bytes,
             cleaned: self.cleaned + other.cleaned,
@@ -293,6 +296,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let (entries, bytes) = (merged.entries, merged.bytes);
             self.replace_tables(part, &begun, merged).map(|promotions| {
                 let mut migrated = self.free_victims(part, &begun.victims, &damaged.borrow());
+                migrated.migrations = 1;
                 (migrated.tables, migrated.entries) = (plan.tables.len() as u64, entries);
                 let old: u64 = plan.tables.iter().map(|table| table.file_len()).sum();
                 migrated.gained = old.saturating_sub(bytes);
@@ -398,9 +402,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         };
         let victim_bytes: u64 = victims.iter().map(|victim| self.bytes_of(victim.entry)).sum();
         let most = if limit == Limit::Shrink { old_bytes } else { old_bytes + victim_bytes };
-        if !self.flash.has_room(most, limit) {
-            return Err(self.flash.full());
-        }
+        let Some(_promised) = self.flash.promise(most, limit) else { return Err(self.flash.full()) };
         let number = || self.clock.begin().seqno();
         let builder = |level: Level| {
             let of_level = (level, begun.borders_below(level));

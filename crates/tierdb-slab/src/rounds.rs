@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::Builder;
 use tierdb_base::{Error, ErrorKind, Result};
 use tierdb_device::Dir;
 use tierdb_pmem::Pool;
@@ -87,12 +88,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
         share * fast as f64 / flash.max(1) as f64
     }
 
-    /// One migration; then the first level has more, and may be larger than it is to be: a table of it goes to the next one.
+    /// Migrations of several partitions; then the first level has more, and may be larger than it is to be: a table of it goes to the next
+    /// one for each.
     pub fn migrate_round(&self, victims: Victims, least: f64) -> Result<Migrated> {
         let done = self.migrate_best(victims, least)?;
         if done.keys > 0 {
             // What fails here is met again by the merges that need it.
-            let _ = self.descend(Down::TooLarge);
+            (0..done.migrations)
+                .take_while(|_| matches!(self.descend(Down::TooLarge), Ok(Some(_))))
+                .for_each(drop);
         }
         Ok(done)
     }
@@ -105,14 +109,23 @@ impl<P: Pool, D: Dir> Core<P, D> {
             self.router.read().parts.iter().map(|part| (part.read().dirty(), part.clone())).collect();
         parts.sort_by_key(|(keys, _)| std::cmp::Reverse(*keys));
         let parts: Vec<_> = parts.into_iter().map(|(_, part)| part).collect();
-        let threads = if self.work.is_inline() { 1 } else { self.options.migration_threads.min(parts.len()) };
-        match self.migrate_several(threads, &parts, victims, least) {
+        // Where flash is full, most of them would lock their partitions for nothing.
+        let one = self.work.is_inline() || self.work.found_full.load(Ordering::Relaxed);
+        let threads = if one { 1 } else { self.options.migration_threads.min(parts.len()) };
+        let mut done = {
+            let _others = self.work.alone.read();
+            self.migrate_several(threads, &parts, victims, least)
+        };
+        let is_full = |done: &Result<_>| done.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace);
+        if threads > 1 && is_full(&done) {
             // Each may have taken what another one needed to end.
-            Err(error) if threads > 1 && error.kind() == ErrorKind::NoSpace => {
-                self.migrate_several(1, &parts, victims, least)
-            }
-            done => done,
+            let _alone = self.work.alone.write();
+            done = self.migrate_several(1, &parts, victims, least);
         }
+        if is_full(&done) || done.as_ref().is_ok_and(|done| done.keys > 0) {
+            self.work.found_full.store(is_full(&done), Ordering::Relaxed);
+        }
+        done
     }
 
     /// As [`Core::migrate_best`], in the first of `parts` that have such victims.
@@ -126,7 +139,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let parts = Mutex::new(parts.iter());
         let migrate = || self.migrate_next(&|| parts.lock().next(), victims, least);
         let all: Vec<Result<Migrated>> = std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads).map(|_| scope.spawn(migrate)).collect();
+            // One that cannot be started leaves its part to the others.
+            let start = || Builder::new().name("tierdb-migrate".into()).spawn_scoped(scope, migrate).ok();
+            let others: Vec<_> = (1..threads).map_while(|_| start()).collect();
             let own = migrate();
             let joined = others.into_iter().map(|other| other.join());
             let joined = joined.map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
@@ -177,16 +192,21 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// `NoSpace`, `Corrupt`, `Io`.
     pub fn demote_all(&self) -> Result<()> {
         self.forget_unreadable();
-        while let Err(error) = self.demote_parts() {
-            if error.kind() != ErrorKind::NoSpace || !self.squeeze()? {
+        while let Err(error) = self.demote_parts(self.work.alone.read()) {
+            if error.kind() != ErrorKind::NoSpace {
                 return Err(error);
+            }
+            if !self.squeeze()? {
+                // What others have under way may take what there is.
+                self.demote_parts(self.work.alone.write())?;
+                break;
             }
         }
         self.descend_all()
     }
 
     /// Moves what was written up to now, and what lies with it.
-    fn demote_parts(&self) -> Result<()> {
+    fn demote_parts<G>(&self, _beside: G) -> Result<()> {
         let last = self.clock.last();
         let _parts = self.work.dividing.read();
         let parts = self.router.read().parts.clone();

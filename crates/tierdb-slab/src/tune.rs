@@ -184,7 +184,7 @@ impl CopiedShare {
 /// How much may be written to a flash directory: so many bytes a day, of which a day's can be saved up.
 ///
 /// All there is to it is the moment up to which the budget is used. It is in the pool's header, so that neither a crash nor an
-/// open gives anything back; of what a crash interrupts, one migration's bytes are not counted at the most.
+/// open gives anything back; of what a crash interrupts, the bytes of the migrations at work are not counted.
 pub struct WearBudget {
     per_day: Option<u64>,
     /// The moment, in nanoseconds since 1970.

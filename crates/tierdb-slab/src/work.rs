@@ -11,7 +11,7 @@ use crate::promote::Copies;
 use crate::room::Need;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tierdb_base::{Error, ErrorKind, Result};
 use tierdb_device::Dir;
@@ -50,6 +50,10 @@ pub struct Work {
     pub cleaning: Mutex<()>,
     /// Held by whoever empties slabs.
     pub tidying: Mutex<()>,
+    /// Written by who migrates once more because others may have had what it needed, read by these; held before any partition's.
+    pub alone: RwLock<()>,
+    /// Whether migrations have found flash full, and none has moved any key since.
+    pub found_full: AtomicBool,
     /// Read by whoever works on whole partitions, written by whoever divides the key space.
     pub dividing: RwLock<()>,
     /// Keys of the store when it was divided last.
@@ -87,6 +91,8 @@ impl Work {
             failed_cleanings: AtomicU32::new(0),
             cleaning: Mutex::new(()),
             tidying: Mutex::new(()),
+            alone: RwLock::new(()),
+            found_full: AtomicBool::new(false),
             dividing: RwLock::new(()),
             divided_at: AtomicU64::new(0),
             rewritten_for_reads: AtomicU64::new(0),

@@ -6,7 +6,7 @@ use crate::id::{TableId, file_name, file_number};
 use crate::index::Index;
 use crate::table::Table;
 use crate::writer::{Writer, WriterOptions};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tierdb_base::{Error, Location, Result, TierRole};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Dir, Meter, Metered, OpenMode, Pace};
 
@@ -17,6 +17,9 @@ pub struct TableDir<D: Dir> {
     store: u64,
     meter: Meter,
     pace: Option<Pace>,
+    /// What a sync has failed with: a system may tell of names that it has lost only once, to whichever sync comes first. So they take turns,
+    /// and all later ones are told the same.
+    failed_sync: Arc<Mutex<Option<Error>>>,
 }
 
 /// Footer, index and filter of a table, as they may be kept on a faster tier.
@@ -34,7 +37,7 @@ impl<D: Dir> TableDir<D> {
     /// The tables in `dir` of the store with checksum seed `store`. Their I/O is counted in `meter` and paced
     /// together by `pace`.
     pub fn new(dir: D, store: u64, meter: Meter, pace: Option<Pace>) -> Self {
-        TableDir { dir, store, meter, pace }
+        TableDir { dir, store, meter, pace, failed_sync: Arc::default() }
     }
 
     /// The directory itself.
@@ -76,10 +79,17 @@ impl<D: Dir> TableDir<D> {
         self.dir.remove(&file_name(number))
     }
 
-    /// Makes removals durable.
+    /// Makes names and removals durable.
+    ///
+    /// # Errors
+    /// `Io`: which names last is not known then, and every later sync fails as this one did.
     #[track_caller]
     pub fn sync(&self) -> Result<()> {
-        self.dir.sync()
+        let mut failed = self.failed_sync.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*failed {
+            Some(error) => Err(error.clone()),
+            None => self.dir.sync().inspect_err(|error| *failed = Some(error.clone())),
+        }
     }
 
     /// Opens table `number`: reads footer, index and filter, two reads where keys are not very long.

@@ -9,10 +9,10 @@ use kit::{Kind, Model, all, entries, entry_of, new_world, open, random_model, ta
 use std::collections::BTreeMap;
 use tierdb_base::mutant::{self, Site};
 use tierdb_base::{Error, ErrorKind};
-use tierdb_device::Cause;
+use tierdb_device::{Cause, Meter};
 use tierdb_sim::crashtest::{CrashFailure, CrashRun, Options, Oracle, explore};
 use tierdb_sim::{FaultKind, FaultPlan, Ops, World};
-use tierdb_table::{Direction, WriterOptions};
+use tierdb_table::{Direction, TableDir, WriterOptions};
 
 const KIND: Kind = Kind { keys: 150, key_len: 20, value_len: 9000, versions: 4 };
 
@@ -102,6 +102,17 @@ fn a_finished_table_is_whole_after_any_crash() {
     }
     println!("{all}");
     assert!(all.images > 1000, "{all}");
+}
+
+/// The system may say only once that names are lost, of which another table's may be one.
+#[test]
+fn all_are_told_what_one_sync_of_the_directory_failed_with() {
+    let world = World::new();
+    let dir = TableDir::new(world.add_dir("flash"), 7, Meter::new(), None);
+    world.inject(FaultPlan::nth(1, FaultKind::SyncError).on(Ops::SYNC).in_dir("flash"));
+    let failed = dir.sync().expect_err("it fails");
+    let other = dir.clone().sync().expect_err("it has failed");
+    assert_eq!((failed.to_string(), world.heal().hit), (other.to_string(), 1));
 }
 
 #[test]

@@ -87,7 +87,12 @@ impl Prepared {
         let capacities: Vec<u64> = fast.into_iter().map(|tier| tier.identity().capacity).collect();
         shape::agree(config, &tiers.shape, &capacities)?;
         let memory = memory(config, &tiers.shape)?;
-        Ok(Prepared { tiers, config: config.clone(), memory })
+        let mut config = config.clone();
+        if intent == Intent::CreateNew {
+            // What is copied is read back, from the medium.
+            config.flash.iter_mut().for_each(|flash| flash.page_cache = false);
+        }
+        Ok(Prepared { tiers, config, memory })
     }
 
     /// Starts the engine: on new files the first time for a new store, on what is there otherwise.
@@ -232,9 +237,12 @@ impl Prepared {
             Mode::Block => format!("fast tier on a {}, {flash}", pool.domain()),
             Mode::Byte | Mode::Emulated => format!("{} fast tier, {flash}", pool.domain()),
         };
-        if let Some(tier) = self.tiers.flash.first() {
-            words.push_str(&format!(", {}", self.flash_dir(tier)?.medium()));
+        let mut media = Vec::new();
+        for tier in &self.tiers.flash {
+            media.push(self.flash_dir(tier)?.medium());
         }
+        media.dedup();
+        words.push_str(&format!(", {}", media.join("; ")));
         let fast = self.config.fast.first().and_then(|tier| tier.emulate.as_deref().map(|d| ("fast", d)));
         let flash = self.config.flash.iter().filter_map(|tier| tier.emulate.as_deref().map(|d| ("flash", d)));
         for (role, device) in fast.into_iter().chain(flash) {

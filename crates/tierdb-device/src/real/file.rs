@@ -221,9 +221,10 @@ impl BlockFile for RealFile {
         self.handle.check(at, "offset")?;
         if self.cached.is_some() {
             self.handle.write(at, bytes, |bytes, at| pwrite(&self.handle, bytes, at))?;
+            // Not as a write that found no room: what has failed is known no more.
             return self
                 .sync_by(|| fdatasync(&self.handle))
-                .map_err(|errno| self.handle.error("write", at, errno));
+                .map_err(|errno| self.handle.error("sync", at, errno));
         }
         self.handle.write(at, bytes, |bytes, at| {
             match pwritev2(&self.handle, &[IoSlice::new(bytes)], at, ReadWriteFlags::DSYNC) {
@@ -284,11 +285,11 @@ mod tests {
             file.write_durable(0, &bytes).and_then(|()| file.sync()).expect("nothing has failed");
             assert_eq!(file.sync_by(|| Err(Errno::IO)), Err(Errno::IO));
             // As far as the system goes, the next one is told of nothing.
-            for (op, result) in [("write", file.write_durable(0, &bytes)), ("sync", file.sync())] {
+            for result in [file.write_durable(0, &bytes), file.sync()] {
                 let failed = result.err().map(|error| error.to_string());
-                let expected = (!direct_io).then(|| format!("{op} of cached at byte 0 failed: "));
+                let expected = (!direct_io).then_some("sync of cached at byte 0 failed: ");
                 assert_eq!(failed.is_some(), expected.is_some(), "{failed:?}");
-                assert!(failed.unwrap_or_default().starts_with(&expected.unwrap_or_default()));
+                assert!(failed.unwrap_or_default().starts_with(expected.unwrap_or_default()));
             }
         }
         std::fs::remove_file(&path).expect("remove");

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::Options;
+use crate::flash::Limit;
 use crate::levels::FIRST;
 use crate::live::LiveTable;
 use crate::migrate::Plan;
@@ -341,9 +342,43 @@ fn partitions_are_migrated_at_once() {
     })));
     let done = store.core().migrate_best(Victims::All, 0.0).expect("room");
     store.world.on_event(None);
-    assert_eq!((done.keys, store.core().counters.migrations.get()), (64, 2));
+    assert_eq!((done.keys, done.migrations), (64, 2));
     assert!(!seen.2.load(Ordering::Relaxed), "each waits for the other");
     assert!((0..=255).step_by(4).all(|number| store.engine.get(&[number]).expect("whole").is_some()));
+}
+
+/// What a merge beside it may write is room that a flush waits for.
+#[test]
+fn a_flush_waits_for_what_others_have_under_way() {
+    let store = Store::new(POOL, Options { background: Background::Threads, ..rig::options(POOL) });
+    (0..20).for_each(|number| store.put(&[b'k', number], 700));
+    let core = store.core();
+    let others = core.work.alone.read();
+    let promised = core.flash.promise(core.flash.capacity(), Limit::Shrink).expect("room");
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| store.engine.flush());
+        let given_up = Instant::now() + Duration::from_secs(20);
+        while core.work.alone.try_read().is_some() && Instant::now() < given_up {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(promised);
+        drop(others);
+        flush.join().expect("no panic").expect("there is room");
+    });
+    assert_eq!(store.part().read().dirty(), 0);
+}
+
+#[test]
+fn merges_are_promised_no_more_than_there_is() {
+    let store = Store::new(POOL, rig::options(POOL));
+    let flash = &store.core().flash;
+    let half = flash.capacity() / 2;
+    let first = flash.promise(half, Limit::Shrink).expect("room");
+    let second = flash.promise(half, Limit::Shrink).expect("room");
+    assert!(flash.promise(1, Limit::Shrink).is_none());
+    drop(first);
+    assert!(flash.promise(half, Limit::Shrink).is_some());
+    drop(second);
 }
 
 #[test]

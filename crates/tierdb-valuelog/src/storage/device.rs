@@ -632,8 +632,10 @@ impl<D: Dir> Device<D> {
     }
 }
 
+/// Whether the file system had no room. A sync that found none has lost what was written before.
 fn is_full(error: &Error) -> bool {
-    matches!(error, Error::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull)
+    matches!(error, Error::Io { op, source, .. }
+        if source.kind() == std::io::ErrorKind::StorageFull && *op != "sync")
 }
 
 /// The granule that suits every record of the word's length class.
