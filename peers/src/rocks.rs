@@ -1,11 +1,12 @@
 //! RocksDB, in the arrangements that people run it in.
 
+use rocksdb::statistics::{StatsLevel, Ticker};
 use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, DBPath, Direction, IteratorMode, Options,
     WriteBufferManager, WriteOptions,
 };
 use std::path::Path;
-use tierdb_bench::store::{Counts, Durability, Fast, Found, Setup, Store, StoreError, System};
+use tierdb_bench::store::{Counts, Durability, Fast, Found, Setup, Store, StoreError, System, TierIo};
 
 /// Where RocksDB puts what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +38,8 @@ impl System for Rocks {
         match self.0 {
             Arrangement::Ssd => {
                 "RocksDB, all on one SSD, direct I/O; one block cache of the whole memory, to which memtables, index and \
-                 filter blocks are charged; Bloom filters of 10 bits; log files used again; durable: synced log, grouped: log \
-                 without sync"
+                 filter blocks are charged; Bloom filters of 10 bits; log files used again; statistics without timers; \
+                 durable: synced log, grouped: log without sync"
             }
             Arrangement::Tiers => {
                 "RocksDB as 'rocksdb', with its log and levels 0 and 1 on the fast tier (db_paths), sized to fill four fifths of \
@@ -91,6 +92,8 @@ impl System for Rocks {
         options.set_max_bytes_for_level_base(4 * buffer as u64);
         // A log file whose length stays as it is needs no more than its data to be synced.
         options.set_recycle_log_file_num(4);
+        options.enable_statistics();
+        options.set_statistics_level(StatsLevel::ExceptHistogramOrTimers);
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
         options.increase_parallelism(i32::try_from(processors.max(2))?);
         let mut path = setup.flash_dir.clone();
@@ -115,15 +118,39 @@ impl System for Rocks {
                 options.set_blob_cache(&cache);
             }
         }
-        open(&options, &path.join("rocksdb"))
+        open(options, &path.join("rocksdb"))
     }
 }
 
-fn open(options: &Options, path: &Path) -> Result<Box<dyn Store>, StoreError> {
+fn open(options: Options, path: &Path) -> Result<Box<dyn Store>, StoreError> {
     let mut synced = WriteOptions::default();
     synced.set_sync(true);
-    let db = DB::open(options, path)?;
-    Ok(Box::new(Open { db, version: version(path), synced, unsynced: WriteOptions::default() }))
+    let db = DB::open(&options, path)?;
+    Ok(Box::new(Open { db, options, version: version(path), synced, unsynced: WriteOptions::default() }))
+}
+
+/// I/O by cause. Statistics are of the whole store: in which directory a file lies they do not tell.
+fn io(options: &Options) -> Vec<TierIo> {
+    let count = |ticker: Ticker| options.get_ticker_count(ticker);
+    let cause =
+        |cause: &str| TierIo { tier: "any tier".to_owned(), cause: cause.to_owned(), ..TierIo::default() };
+    let compacted = count(Ticker::CompactReadBytes);
+    let read = count(Ticker::LastLevelReadBytes) + count(Ticker::NonLastLevelReadBytes);
+    vec![
+        TierIo {
+            written_bytes: count(Ticker::WalFileBytes),
+            syncs: count(Ticker::WalFileSynced),
+            ..cause("log")
+        },
+        TierIo { written_bytes: count(Ticker::FlushWriteBytes), ..cause("flush") },
+        TierIo {
+            read_bytes: compacted,
+            written_bytes: count(Ticker::CompactWriteBytes),
+            ..cause("compaction")
+        },
+        // A compaction's reads are among all reads as they are done, and counted as its own some time later.
+        TierIo { read_bytes: read.saturating_sub(compacted), ..cause("reads, and opening of tables") },
+    ]
 }
 
 /// The version of the library, which may be another than the one that the crate brings: it writes that into the file of
@@ -141,6 +168,8 @@ fn version(path: &Path) -> String {
 
 struct Open {
     db: DB,
+    /// Those it was opened with, which hold its statistics.
+    options: Options,
     version: String,
     synced: WriteOptions,
     unsynced: WriteOptions,
@@ -169,8 +198,19 @@ impl Store for Open {
     }
 
     fn counts(&self) -> Counts {
-        let mode = format!("RocksDB {}, direct I/O", self.version);
-        Counts { mode, ..Counts::default() }
+        // Blob files are written by flushes and compactions, and read by reads and compactions: these are parts of those.
+        let parts = [
+            Ticker::BlobDbBlobFileBytesRead,
+            Ticker::BlobDbBlobFileBytesWritten,
+            Ticker::BlobDbGcBytesRelocated,
+        ];
+        let counter = |ticker: Ticker| (ticker.name().to_owned(), self.options.get_ticker_count(ticker));
+        Counts {
+            mode: format!("RocksDB {}, direct I/O", self.version),
+            io: io(&self.options),
+            counters: parts.into_iter().map(counter).collect(),
+            ..Counts::default()
+        }
     }
 
     fn close(self: Box<Self>) -> Result<(), StoreError> {

@@ -37,6 +37,12 @@ fn exercise(system: &dyn System) {
         store.put(key(number).as_bytes(), b"old", durability).expect("put");
         store.put(key(number).as_bytes(), &value(number), durability).expect("put again");
     }
+    let io = store.counts().io;
+    assert!(io.iter().all(|io| io.tier != "flash"), "the kernel counts what peers write to flash: {io:?}");
+    if system.name().starts_with("rocksdb") {
+        let log = io.iter().find(|io| io.cause == "log").expect("the log's");
+        assert!(log.written_bytes > 500 * 1024 && log.syncs > 0, "{log:?}");
+    }
     store.close().expect("close");
     let store = system.open(&setup).expect("open again");
     for number in 0..500 {

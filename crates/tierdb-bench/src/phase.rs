@@ -24,6 +24,8 @@ const TICK: Duration = Duration::from_millis(100);
 const TAKE: u64 = 32;
 /// How the names of threads begin that are a store's own.
 const STORE_THREADS: &str = "tierdb-";
+/// The cause under which stands what the kernel counts.
+const KERNEL_COUNTS: &str = "all causes, as the kernel counts them";
 
 /// How long a phase lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -132,7 +134,8 @@ pub struct Measured {
     pub resident: Resident,
     /// Memory of the benchmark's own that is in it.
     pub harness_bytes: u64,
-    /// I/O by tier and cause, as the store counts it.
+    /// I/O by tier and cause, as the store counts it. Where it does not count that of flash by itself, what the kernel
+    /// counts of the process stands for it, under one cause.
     pub io: Vec<TierIo>,
     /// I/O of the process, as the kernel counts it.
     pub process_io: ProcessIo,
@@ -140,8 +143,8 @@ pub struct Measured {
     pub user_bytes_written: u64,
     /// Entries that scans gave.
     pub scanned: u64,
-    /// Bytes written to flash for each byte of keys and values written: by the store's counts, or where it has none
-    /// by the kernel's.
+    /// Bytes written to flash for each byte of keys and values written: by the store's counts of flash, or where it has
+    /// none by the kernel's.
     pub write_amplification: Option<f64>,
     /// The share of reads that did not go to flash, where the store counts it.
     pub hit_ratio: Option<f64>,
@@ -346,14 +349,10 @@ impl Before {
         let background = background.collect();
         let counts = bed.store.counts();
         let process_io = ProcessIo::now().since(self.io);
-        let io = io_since(&counts.io, &self.counts.io);
+        let io = io_since(&counts.io, &self.counts.io, process_io);
         let ops = tally.ops();
         let per_op = |seconds: f64| if ops == 0 { 0.0 } else { seconds * 1e6 / ops as f64 };
-        let flash = if io.is_empty() {
-            process_io.written_bytes
-        } else {
-            io.iter().filter(|io| io.tier == "flash").map(|io| io.written_bytes).sum()
-        };
+        let flash: u64 = io.iter().filter(|io| io.tier == "flash").map(|io| io.written_bytes).sum();
         let (hits, misses) = (counts.hits - self.counts.hits, counts.misses - self.counts.misses);
         Measured {
             name: phase.name.clone(),
@@ -396,18 +395,53 @@ fn growth(now: &[(String, u64)], before: &[(String, u64)]) -> Vec<(String, u64)>
     since.filter(|(_, grown)| *grown > 0).collect()
 }
 
-/// What was counted between two looks at the same counters.
-fn io_since(now: &[TierIo], before: &[TierIo]) -> Vec<TierIo> {
+/// What was counted between two looks at the same counters, and for flash `process_io` where they do not tell of it.
+fn io_since(now: &[TierIo], before: &[TierIo], process_io: ProcessIo) -> Vec<TierIo> {
     let mut since: Vec<TierIo> = now.to_vec();
     for io in &mut since {
         if let Some(old) = before.iter().find(|old| old.tier == io.tier && old.cause == io.cause) {
-            io.reads -= old.reads;
-            io.read_bytes -= old.read_bytes;
-            io.writes -= old.writes;
-            io.written_bytes -= old.written_bytes;
-            io.syncs -= old.syncs;
+            // A difference of two counters that grow at different times may have fallen.
+            io.reads = io.reads.saturating_sub(old.reads);
+            io.read_bytes = io.read_bytes.saturating_sub(old.read_bytes);
+            io.writes = io.writes.saturating_sub(old.writes);
+            io.written_bytes = io.written_bytes.saturating_sub(old.written_bytes);
+            io.syncs = io.syncs.saturating_sub(old.syncs);
         }
     }
-    since.retain(|io| io.reads + io.writes + io.syncs > 0 || !before.is_empty());
+    since.retain(|io| io.is_any() || !before.is_empty());
+    if now.iter().all(|io| io.tier != "flash") {
+        since.push(TierIo {
+            tier: "flash".to_owned(),
+            cause: KERNEL_COUNTS.to_owned(),
+            read_bytes: process_io.read_bytes,
+            written_bytes: process_io.written_bytes,
+            ..TierIo::default()
+        });
+    }
     since
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flash_has_the_kernels_counts_where_a_store_has_none_of_it() {
+        let io = |tier: &str, cause: &str, read_bytes, written_bytes| TierIo {
+            tier: tier.to_owned(),
+            cause: cause.to_owned(),
+            read_bytes,
+            written_bytes,
+            ..TierIo::default()
+        };
+        let kernel = ProcessIo { read_bytes: 70, written_bytes: 80 };
+        let all = io("flash", KERNEL_COUNTS, 70, 80);
+        assert_eq!(io_since(&[], &[], kernel), std::slice::from_ref(&all), "a store that counts nothing");
+        let before = [io("any tier", "log", 0, 10), io("any tier", "reads", 9, 0)];
+        let now = [io("any tier", "log", 0, 15), io("any tier", "reads", 8, 0)];
+        let since = io_since(&now, &before, kernel);
+        assert_eq!(since, [io("any tier", "log", 0, 5), io("any tier", "reads", 0, 0), all]);
+        let own = [io("flash", "flush", 0, 3)];
+        assert_eq!(io_since(&own, &[], kernel), own, "a store that counts flash is believed");
+    }
 }

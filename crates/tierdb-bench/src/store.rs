@@ -75,20 +75,29 @@ impl AsRef<[u8]> for Found<'_> {
 /// I/O of one tier for one cause, as the store itself counts it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierIo {
-    /// `fast` or `flash`.
+    /// `fast` or `flash`; another name where what is counted is not told by tier.
     pub tier: String,
     /// What it was for.
     pub cause: String,
-    /// Reads completed.
+    /// Reads completed; 0 where bytes alone are counted.
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
-    /// Writes completed.
+    /// Writes completed; as `reads`.
     pub writes: u64,
     /// Bytes written.
     pub written_bytes: u64,
     /// Syncs and durable writes.
     pub syncs: u64,
+}
+
+impl TierIo {
+    /// Whether there was any.
+    pub fn is_any(&self) -> bool {
+        [self.reads, self.read_bytes, self.writes, self.written_bytes, self.syncs]
+            .iter()
+            .any(|count| *count > 0)
+    }
 }
 
 /// What a store counts about itself since it was opened. What it does not count is left empty.

@@ -171,7 +171,7 @@ fn case_text(out: &mut String, case: &Repeated) {
 fn summary(out: &mut String, case: &Repeated) {
     let first = case.first();
     for phase in &first.phases {
-        let io: Vec<String> = phase.io.iter().filter(|io| io.reads + io.writes > 0).map(io_text).collect();
+        let io: Vec<String> = phase.io.iter().filter(|io| io.is_any()).map(io_text).collect();
         if !io.is_empty() {
             let _ = writeln!(out, "  I/O, {}: {}", phase.name, io.join("; "));
         }
@@ -232,18 +232,14 @@ fn summary(out: &mut String, case: &Repeated) {
 }
 
 fn io_text(io: &TierIo) -> String {
-    let mut parts = Vec::new();
-    if io.reads > 0 {
-        parts.push(format!("{} in {} reads", ByteSize(io.read_bytes), grouped(io.reads)));
-    }
-    if io.writes > 0 {
-        parts.push(format!(
-            "{} in {} writes, {} syncs",
-            ByteSize(io.written_bytes),
-            grouped(io.writes),
-            grouped(io.syncs)
-        ));
-    }
+    let counted = |bytes: u64, count: u64, one: &str, done: &str| match (bytes, count) {
+        (0, 0) => None,
+        (_, 0) => Some(format!("{} {done}", ByteSize(bytes))),
+        _ => Some(format!("{} in {} {one}", ByteSize(bytes), grouped(count))),
+    };
+    let mut parts: Vec<String> = counted(io.read_bytes, io.reads, "reads", "read").into_iter().collect();
+    parts.extend(counted(io.written_bytes, io.writes, "writes", "written"));
+    parts.extend((io.writes + io.syncs > 0).then(|| format!("{} syncs", grouped(io.syncs))));
     format!("{} {} {}", io.tier, io.cause, parts.join(", "))
 }
 
@@ -282,6 +278,37 @@ pub fn grouped(n: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::case::Outcome;
+    use crate::phase::Measured;
+
+    #[test]
+    fn io_is_said_by_tier_and_cause_with_what_is_counted_of_it() {
+        let io = TierIo {
+            tier: "flash".to_owned(),
+            cause: "log".to_owned(),
+            reads: 2,
+            read_bytes: 8192,
+            writes: 1000,
+            written_bytes: 4096,
+            syncs: 3,
+        };
+        assert_eq!(io_text(&io), "flash log 8 KiB in 2 reads, 4 KiB in 1,000 writes, 3 syncs");
+        let bytes = TierIo { reads: 0, writes: 0, syncs: 0, ..io.clone() };
+        assert_eq!(io_text(&bytes), "flash log 8 KiB read, 4 KiB written");
+        let case = |io: TierIo| Repeated {
+            label: String::new(),
+            runs: vec![Outcome {
+                phases: vec![Measured { io: vec![io], ..Measured::default() }],
+                ..Outcome::default()
+            }],
+        };
+        let said = |io: TierIo| text(&Report { cases: vec![case(io)], ..Report::default() });
+        assert!(said(bytes.clone()).contains("I/O, : flash log 8 KiB read"), "{}", said(bytes));
+        assert!(
+            !said(TierIo { reads: 0, read_bytes: 0, writes: 0, written_bytes: 0, syncs: 0, ..io })
+                .contains("I/O")
+        );
+    }
 
     #[test]
     fn numbers_are_short_and_readable() {
