@@ -108,6 +108,9 @@ pub struct Tables {
     /// Take what DIR has of an earlier run instead of measuring it again
     #[arg(long, requires = "json")]
     pub resume: bool,
+    /// Write plots as PNG too, beside the SVG
+    #[arg(long, requires = "plots")]
+    pub png: bool,
     /// Say what would run, and how long it would take
     #[arg(long)]
     pub dry_run: bool,

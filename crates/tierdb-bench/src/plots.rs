@@ -3,6 +3,7 @@
 //! Each says below what it was measured on, so that a plot alone is not taken for something else.
 
 use crate::failure::Failure;
+use crate::phase::Measured;
 use crate::report::Report;
 use crate::table;
 use crate::workload::Op;
@@ -146,10 +147,7 @@ fn over_time(report: &Report, name: &str) -> Plot {
     let mut series = Vec::new();
     for case in &report.cases {
         let Some(phase) = case.first().phases.iter().find(|phase| phase.name == name) else { continue };
-        if phase.timeline.len() > 1 {
-            let points = phase.timeline.iter().map(|(seconds, rate)| (*seconds, rate / 1e3));
-            series.push(Series { name: case.name(), points: points.collect() });
-        }
+        series.extend(timeline(phase).map(|points| Series { name: case.name(), points }));
     }
     Plot {
         file: format!("time-{}", file_name(name)),
@@ -158,6 +156,12 @@ fn over_time(report: &Report, name: &str) -> Plot {
         shape: Shape::Lines { across: "seconds".to_owned(), logarithmic: false },
         series,
     }
+}
+
+/// Thousands of operations a second in each interval of `phase`, if it was long enough to have several.
+pub fn timeline(phase: &Measured) -> Option<Vec<(f64, f64)>> {
+    let points = phase.timeline.iter().map(|(seconds, rate)| (*seconds, rate / 1e3));
+    (phase.timeline.len() > 1).then(|| points.collect())
 }
 
 fn file_name(name: &str) -> String {

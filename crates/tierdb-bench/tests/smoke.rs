@@ -296,13 +296,16 @@ fn the_tables_are_filled_and_one_of_them_again() {
     for plot in ["two-tiers-1", "two-tiers-latency-2", "slab-1", "one-ssd-sync-1"] {
         assert!(all.contains(&format!("](plots/{plot}.svg)")), "{plot}");
         assert!(below("plots").join(format!("{plot}.svg")).exists(), "{plot}");
+        assert!(!below("plots").join(format!("{plot}.png")).exists(), "{plot}: it was not asked for");
     }
     let (said, _) = tables(&["--only", "writes", "--repeat", "2"]);
     assert!(said.contains("writes: 4 of 4"), "{said}");
     let section = |text: &str| text.split_once("<!-- writes -->").map(|(before, _)| before.to_owned());
     assert_eq!(section(&text()), section(&all), "what stands before it is as it was");
     assert_ne!(text(), all);
-    let (said, again) = tables(&["--resume", "--repeat", "1"]);
+    let (said, again) = tables(&["--resume", "--repeat", "1", "--png"]);
+    let png = std::fs::read(below("plots").join("one-ssd-sync-1.png")).expect("PNG");
+    assert!(png.starts_with(b"\x89PNG"));
     assert!(!said.contains(" of ") && again.contains("## Limits"), "nothing is measured again: {said}");
     assert_eq!(std::fs::read_dir(below("stores")).expect("directory").count(), 0, "stores are removed");
 }

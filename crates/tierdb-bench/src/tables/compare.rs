@@ -235,12 +235,13 @@ impl Comparison {
             }
             Comparison::EmbeddedSync => {
                 let (keys, place) = (desk.keys(100_000), desk.place(None, None));
-                desk.add("", &["tierdb-ssd", "fjall", "redb", "lmdb"], &["a"], keys, place).threads = vec![4];
+                desk.add("", &["tierdb-ssd", "fjall", "redb", "lmdb"], &["a", "f", "d"], keys, place)
+                    .threads = vec![4];
             }
             Comparison::OneSsdGrouped => {
                 let (keys, place) = (desk.keys(4_000_000), desk.place(None, None));
                 let all = ["tierdb-ssd", "rocksdb", "rocksdb-blob", "fjall", "redb", "lmdb"];
-                desk.add("", &all, &["a", "b", "c", "d", "e"], keys, place).durability =
+                desk.add("", &all, &["a", "b", "c", "f", "d", "e"], keys, place).durability =
                     vec![Durability::Grouped];
             }
             Comparison::Writes => {

@@ -1,5 +1,6 @@
 //! A table with a column for each workload and rows for what was measured, ratios and targets among them.
 
+use crate::phase::Measured;
 use crate::report::{Repeated, Report, Spread};
 use crate::table::micros;
 use crate::workload::Op;
@@ -31,6 +32,10 @@ pub enum Row {
     Tail(&'static str),
     /// Ours for each of the peer's.
     TailShare(&'static str),
+    /// 99th percentile of the latency of scans, in microseconds.
+    ScanTail(&'static str),
+    /// Ours for each of the peer's.
+    ScanTailShare(&'static str),
     /// Bytes written to flash for each byte of keys and values.
     Written(&'static str),
     /// Ours for each of the peer's.
@@ -115,6 +120,8 @@ impl Row {
             Row::CpuTimes(peer) => format!("**CPU, {peer} / ours**"),
             Row::Tail(system) => format!("{system}, p99 of reads, us"),
             Row::TailShare(peer) => format!("**p99 of reads, ours / {peer}**"),
+            Row::ScanTail(system) => format!("{system}, p99 of scans, us"),
+            Row::ScanTailShare(peer) => format!("**p99 of scans, ours / {peer}**"),
             Row::Written(system) => format!("{system}, bytes to flash for each byte"),
             Row::WrittenShare(peer) => format!("**bytes to flash, ours / {peer}**"),
             Row::Hits(system) => format!("{system}, reads without flash"),
@@ -125,9 +132,13 @@ impl Row {
     fn better(self) -> Better {
         match self {
             Row::Rate(_) | Row::Times(_) | Row::CpuTimes(_) | Row::Hits(_) | Row::Ceiling(_) => Better::More,
-            Row::Cpu(_) | Row::Tail(_) | Row::TailShare(_) | Row::Written(_) | Row::WrittenShare(_) => {
-                Better::Less
-            }
+            Row::Cpu(_)
+            | Row::Tail(_)
+            | Row::TailShare(_)
+            | Row::ScanTail(_)
+            | Row::ScanTailShare(_)
+            | Row::Written(_)
+            | Row::WrittenShare(_) => Better::Less,
         }
     }
 }
@@ -142,6 +153,8 @@ impl Grid {
         rows.extend(first().map(Row::CpuTimes));
         rows.extend(systems().map(Row::Tail));
         rows.extend(first().map(Row::TailShare));
+        rows.extend(systems().map(Row::ScanTail));
+        rows.extend(first().map(Row::ScanTailShare));
         rows.extend(systems().map(Row::Written));
         rows.extend(first().map(Row::WrittenShare));
         rows.extend([Row::Hits(self.ours), Row::Ceiling(self.ours)]);
@@ -149,7 +162,12 @@ impl Grid {
     }
 
     /// The case of `system` that `column` is of, and the number of its phase there.
-    fn case<'r>(&self, report: &'r Report, system: &str, column: Column) -> Option<(&'r Repeated, usize)> {
+    pub(super) fn case<'r>(
+        &self,
+        report: &'r Report,
+        system: &str,
+        column: Column,
+    ) -> Option<(&'r Repeated, usize)> {
         report.cases.iter().find_map(|case| {
             let first = case.first();
             let fits = first.system == system
@@ -171,25 +189,30 @@ impl Grid {
             Row::Times(peer) => return ratio(Row::Rate(self.ours), Row::Rate(peer)),
             Row::CpuTimes(peer) => return ratio(Row::Cpu(peer), Row::Cpu(self.ours)),
             Row::TailShare(peer) => return ratio(Row::Tail(self.ours), Row::Tail(peer)),
+            Row::ScanTailShare(peer) => return ratio(Row::ScanTail(self.ours), Row::ScanTail(peer)),
             Row::WrittenShare(peer) => return ratio(Row::Written(self.ours), Row::Written(peer)),
             _ => {}
         }
         let (Row::Rate(system)
         | Row::Cpu(system)
         | Row::Tail(system)
+        | Row::ScanTail(system)
         | Row::Written(system)
         | Row::Hits(system)
         | Row::Ceiling(system)
         | Row::Times(system)
         | Row::CpuTimes(system)
         | Row::TailShare(system)
+        | Row::ScanTailShare(system)
         | Row::WrittenShare(system)) = row;
         let (case, index) = self.case(report, system, column)?;
+        let tail = |phase: &Measured, op: Op| {
+            phase.latencies.iter().find(|latency| latency.op == op).map(|latency| latency.p99_us)
+        };
         case.phase(index, |phase| match row {
             Row::Cpu(_) => Some(phase.cpu_us_per_op),
-            Row::Tail(_) => {
-                phase.latencies.iter().find(|latency| latency.op == Op::Read).map(|read| read.p99_us)
-            }
+            Row::Tail(_) => tail(phase, Op::Read),
+            Row::ScanTail(_) => tail(phase, Op::Scan),
             Row::Written(_) => phase.write_amplification,
             Row::Hits(_) => phase.hit_ratio,
             Row::Ceiling(_) => {
@@ -251,7 +274,7 @@ impl Grid {
 mod tests {
     use super::*;
     use crate::case::Outcome;
-    use crate::phase::Measured;
+    use crate::tally::Latency;
 
     fn case(system: &str, threads: usize, rates: &[f64], cpu: f64) -> Repeated {
         let run = |rate: &f64| Outcome {
@@ -316,6 +339,35 @@ mod tests {
             !text.contains("absent") && !text.contains("p99"),
             "nothing stands for what was not measured: {text}"
         );
+    }
+
+    #[test]
+    fn scans_have_a_tail_of_their_own() {
+        let scans = |system: &str, p99_us: f64| {
+            let mut case = case(system, 2, &[1e3], 4.0);
+            let latency = Latency {
+                op: Op::Scan,
+                count: 9,
+                average_us: 1.0,
+                p50_us: 1.0,
+                p99_us,
+                p999_us: 1.0,
+                max_us: 1.0,
+                cdf: Vec::new(),
+            };
+            case.runs[0].phases[0].latencies.push(latency);
+            case
+        };
+        let report = Report { cases: vec![scans("ours", 50.0), scans("peer", 200.0)], ..Report::default() };
+        let text = grid(&[("A", Some(2))]).markdown(&report);
+        for line in [
+            "| ours, p99 of scans, us | 50.0 |",
+            "| peer, p99 of scans, us | 200 |",
+            "| **p99 of scans, ours / peer** | 0.25 |",
+        ] {
+            assert!(text.lines().any(|own| own == line), "{line}\n{text}");
+        }
+        assert!(!text.contains("p99 of reads"), "{text}");
     }
 
     #[test]

@@ -131,8 +131,9 @@ fn keep(comparison: Comparison, report: &Report, text: &str, asked: &Tables) -> 
         std::fs::write(&path, text).map_err(|e| Failure::io("cannot write the report to", &path, e))?;
     }
     if let Some(dir) = &asked.site.plots {
+        let write = if asked.png { plots::write } else { plots::write_svg };
         for plot in comparison.plots(report) {
-            plots::write_svg(dir, &plot, &table::notes(report))?;
+            write(dir, &plot, &table::notes(report))?;
         }
     }
     asked.markdown.as_deref().map_or(Ok(()), |path| page::put(path, comparison, text))

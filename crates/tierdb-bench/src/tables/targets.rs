@@ -34,10 +34,10 @@ impl Comparison {
                     label: "",
                     ours: "tierdb-ssd",
                     peers,
-                    columns: columns(&[("A", "a")]),
+                    columns: columns(&[("A", "a"), ("F", "f"), ("D", "d")]),
                     targets: peers
                         .iter()
-                        .flat_map(|peer| targets(&[(Row::Times(peer), &["A"], 1.0)]))
+                        .flat_map(|peer| targets(&[(Row::Times(peer), &["A", "F", "D"], 1.0)]))
                         .collect(),
                 }]
             }
@@ -57,13 +57,19 @@ impl Comparison {
         }
     }
 
-    /// Its plots: throughput as bars for each table, and for two tiers latencies of C.
+    /// Its plots: throughput as bars for each table, that of its first workload over time, and for two tiers latencies of C.
     pub fn plots(self, report: &Report) -> Vec<Plot> {
         let mut plots: Vec<Plot> = (self.grids().iter())
             .filter(|grid| grid.columns.len() > 1)
             .enumerate()
             .map(|(number, grid)| bars(self, grid, number, report))
             .collect();
+        plots.extend(
+            self.grids()
+                .iter()
+                .enumerate()
+                .filter_map(|(number, grid)| over_time(self, grid, number, report)),
+        );
         if self == Comparison::TwoTiers {
             plots.extend(
                 self.grids().iter().enumerate().map(|(number, grid)| latencies(grid, number, report)),
@@ -132,7 +138,7 @@ fn synced() -> Grid {
 fn grouped() -> Grid {
     const PEER: &str = "rocksdb";
     const EMBEDDED: [&str; 3] = ["fjall", "redb", "lmdb"];
-    const ALL: &[&str] = &["load", "A", "B", "C", "D", "E"];
+    const ALL: &[&str] = &["load", "A", "B", "C", "D", "E", "F"];
     let mut targets = targets(&[
         (Row::Times(PEER), &["A"], 2.5),
         (Row::Times(PEER), READS, 2.0),
@@ -143,7 +149,15 @@ fn grouped() -> Grid {
         label: "",
         ours: "tierdb-ssd",
         peers: &[PEER, "rocksdb-blob", "fjall", "redb", "lmdb"],
-        columns: columns(&[("load", "load"), ("A", "a"), ("B", "b"), ("C", "c"), ("D", "d"), ("E", "e")]),
+        columns: columns(&[
+            ("load", "load"),
+            ("A", "a"),
+            ("B", "b"),
+            ("C", "c"),
+            ("D", "d"),
+            ("E", "e"),
+            ("F", "f"),
+        ]),
         targets,
     }
 }
@@ -203,6 +217,24 @@ fn bars(comparison: Comparison, grid: &Grid, number: usize, report: &Report) -> 
     }
 }
 
+/// Throughput over time of the first workload, in the first run of each system.
+fn over_time(comparison: Comparison, grid: &Grid, number: usize, report: &Report) -> Option<Plot> {
+    let column = grid.columns.iter().find(|column| column.phase != "load")?;
+    let systems = std::iter::once(&grid.ours).chain(grid.peers);
+    let series = systems.filter_map(|system| {
+        let (case, index) = grid.case(report, system, *column)?;
+        let points = plots::timeline(case.first().phases.get(index)?)?;
+        Some(Series { name: (*system).to_owned(), points })
+    });
+    Some(Plot {
+        file: format!("{}-time-{}", comparison.name(), number + 1),
+        title: format!("{}: {} over time", title(comparison.title(), grid), column.head),
+        up: "thousand operations a second".to_owned(),
+        shape: Shape::Lines { across: "seconds".to_owned(), logarithmic: false },
+        series: series.collect(),
+    })
+}
+
 /// The distribution of the latencies of C.
 fn latencies(grid: &Grid, number: usize, report: &Report) -> Plot {
     let mut series = Vec::new();
@@ -221,5 +253,44 @@ fn latencies(grid: &Grid, number: usize, report: &Report) -> Plot {
         up: "share of reads".to_owned(),
         shape: Shape::Lines { across: "microseconds".to_owned(), logarithmic: true },
         series,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Outcome;
+    use crate::phase::Measured;
+    use crate::report::Repeated;
+
+    #[test]
+    fn every_comparison_of_throughput_shows_one_workload_over_time() {
+        let phase = |name: &str| Measured {
+            name: name.to_owned(),
+            rate: 1.0,
+            timeline: vec![(0.1, 1000.0), (0.2, 3000.0)],
+            ..Measured::default()
+        };
+        for comparison in Comparison::ALL {
+            let mut report = Report::default();
+            for grid in comparison.grids() {
+                for system in std::iter::once(&grid.ours).chain(grid.peers) {
+                    let run = Outcome {
+                        system: (*system).to_owned(),
+                        threads: 1,
+                        phases: ["load", "a", "put"].map(phase).to_vec(),
+                        ..Outcome::default()
+                    };
+                    report.cases.push(Repeated { label: grid.label.to_owned(), runs: vec![run] });
+                }
+            }
+            let plots = comparison.plots(&report);
+            let over_time: Vec<&Plot> = plots.iter().filter(|plot| plot.file.contains("-time-")).collect();
+            assert_eq!(over_time.len(), comparison.grids().len(), "{}", comparison.name());
+            for (plot, grid) in over_time.iter().zip(comparison.grids()) {
+                assert_eq!(plot.series.len(), 1 + grid.peers.len(), "{}", plot.title);
+                assert_eq!(plot.series[0].points, [(0.1, 1.0), (0.2, 3.0)], "{}", plot.title);
+            }
+        }
     }
 }
