@@ -342,8 +342,8 @@ pub struct Run {
     /// Warm-up before each workload in seconds, not measured
     #[arg(long, value_name = "S", default_value_t = 2.0)]
     pub warmup: f64,
-    /// Open loop: begin N operations a second, and count latencies from when they were due
-    #[arg(long, value_name = "N", value_parser = positive)]
+    /// Open loop: begin N operations a second (at most 10 million), and count latencies from when they were due
+    #[arg(long, value_name = "N", value_parser = rate)]
     pub rate: Option<f64>,
     /// Most entries of a scan
     #[arg(long, value_name = "N", default_value_t = 100)]
@@ -368,6 +368,14 @@ fn theta(text: &str) -> Result<f64, String> {
 fn positive(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     if number > 0.0 && number.is_finite() { Ok(number) } else { Err("must be above 0".to_owned()) }
+}
+
+/// More operations a second than any store begins: beyond, to count what was due and never begun would take longer than the run.
+const MOST_RATE: f64 = 10e6;
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = positive(text)?;
+    if rate <= MOST_RATE { Ok(rate) } else { Err(format!("must be at most {MOST_RATE} operations a second")) }
 }
 
 fn not_negative(text: &str) -> Result<f64, String> {
@@ -418,4 +426,22 @@ pub struct First {
     /// Where and how large.
     #[command(flatten)]
     pub place: Place,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_that_no_store_reaches_is_refused() {
+        let asked = |rate: &str| Cli::try_parse_from(["tierdb-bench", "run", "--rate", rate]);
+        assert!(asked("1e7").is_ok() && asked("0.5").is_ok());
+        for rate in ["1.1e7", "1e12", "inf", "0"] {
+            let refused = asked(rate).expect_err(rate).to_string();
+            assert!(refused.contains("--rate") && refused.contains("must be"), "{refused}");
+        }
+        assert!(
+            asked("1e12").expect_err("too many").to_string().contains("at most 10000000 operations a second")
+        );
+    }
 }

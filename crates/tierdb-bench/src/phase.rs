@@ -365,7 +365,7 @@ impl Before {
             seconds,
             ops,
             rate: ops as f64 / seconds,
-            never_begun: tally.never_begun,
+            never_begun: tally.never_begun(),
             latencies: tally.latencies(),
             timeline,
             cpu_us_per_op: per_op(cpu),

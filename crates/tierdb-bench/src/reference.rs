@@ -212,6 +212,7 @@ mod tests {
         let latency = Latency {
             op: Op::Read,
             count: 1,
+            never_begun: 0,
             average_us: 0.0,
             p50_us: 0.0,
             p99_us: 0.0,

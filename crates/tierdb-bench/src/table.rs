@@ -176,7 +176,8 @@ fn summary(out: &mut String, case: &Repeated) {
             let _ = writeln!(out, "  I/O, {}: {}", phase.name, io.join("; "));
         }
         if let Some(scan) = phase.latencies.iter().find(|latency| latency.op == Op::Scan) {
-            let each = phase.scanned as f64 / scan.count.max(1) as f64;
+            let begun = scan.count - scan.never_begun;
+            let each = phase.scanned as f64 / begun.max(1) as f64;
             let _ = writeln!(out, "  scans, {}: {each:.1} entries each", phase.name);
         }
         if phase.never_begun > 0 {
@@ -280,6 +281,8 @@ mod tests {
     use super::*;
     use crate::case::Outcome;
     use crate::phase::Measured;
+    use crate::tally::Tally;
+    use std::time::Duration;
 
     #[test]
     fn io_is_said_by_tier_and_cause_with_what_is_counted_of_it() {
@@ -308,6 +311,26 @@ mod tests {
             !said(TierIo { reads: 0, read_bytes: 0, writes: 0, written_bytes: 0, syncs: 0, ..io })
                 .contains("I/O")
         );
+    }
+
+    #[test]
+    fn scans_that_never_began_gave_no_entries() {
+        let mut tally = Tally::new();
+        (0..4).for_each(|_| tally.record(Op::Scan, Duration::from_micros(5)));
+        (0..6).for_each(|_| tally.record_never_begun(Op::Scan, Duration::from_secs(1)));
+        let phase = Measured {
+            name: "e".to_owned(),
+            scanned: 200,
+            never_begun: tally.never_begun(),
+            latencies: tally.latencies(),
+            ..Measured::default()
+        };
+        let run = Outcome { phases: vec![phase], ..Outcome::default() };
+        let report =
+            Report { cases: vec![Repeated { label: String::new(), runs: vec![run] }], ..Report::default() };
+        let said = text(&report);
+        assert!(said.contains("scans, e: 50.0 entries each"), "{said}");
+        assert!(said.contains("due and never begun, e: 6"), "{said}");
     }
 
     #[test]

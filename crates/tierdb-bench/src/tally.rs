@@ -15,6 +15,9 @@ pub struct Latency {
     pub op: Op,
     /// How many.
     pub count: u64,
+    /// Those of them that were due in an open loop and never begun.
+    #[serde(default)]
+    pub never_begun: u64,
     /// Average.
     pub average_us: f64,
     /// Median.
@@ -32,8 +35,8 @@ pub struct Latency {
 /// What one thread, or all of them together, has counted.
 pub struct Tally {
     histograms: [Option<Histogram<u64>>; Op::ALL.len()],
-    /// Those of the latencies that are of operations which were due and never begun.
-    pub never_begun: u64,
+    /// Those of the latencies that are of operations which were due and never begun, by operation.
+    never_begun: [u64; Op::ALL.len()],
     /// Bytes of keys and values written.
     pub user_bytes_written: u64,
     /// Entries that scans gave.
@@ -55,7 +58,7 @@ impl Tally {
     pub fn new() -> Self {
         Tally {
             histograms: [const { None }; Op::ALL.len()],
-            never_begun: 0,
+            never_begun: [0; Op::ALL.len()],
             user_bytes_written: 0,
             scanned: 0,
             cpu_seconds: 0.0,
@@ -75,6 +78,17 @@ impl Tally {
         self.of(op).saturating_record(took.as_nanos().min(u128::from(MOST_NS)) as u64);
     }
 
+    /// Counts an operation that has waited for so long and is never begun.
+    pub fn record_never_begun(&mut self, op: Op, waited: Duration) {
+        self.record(op, waited);
+        self.never_begun[op as usize] += 1;
+    }
+
+    /// Operations that were due and never begun.
+    pub fn never_begun(&self) -> u64 {
+        self.never_begun.iter().sum()
+    }
+
     /// Adds what another thread has counted.
     pub fn add(&mut self, other: &Tally) {
         for op in Op::ALL {
@@ -82,8 +96,8 @@ impl Tally {
                 // Both have the same bounds, so nothing is out of range.
                 let _ = self.of(op).add(theirs);
             }
+            self.never_begun[op as usize] += other.never_begun[op as usize];
         }
-        self.never_begun += other.never_begun;
         self.user_bytes_written += other.user_bytes_written;
         self.scanned += other.scanned;
         self.cpu_seconds += other.cpu_seconds;
@@ -92,7 +106,7 @@ impl Tally {
 
     /// Operations performed.
     pub fn ops(&self) -> u64 {
-        self.histograms.iter().flatten().map(Histogram::len).sum::<u64>() - self.never_begun
+        self.histograms.iter().flatten().map(Histogram::len).sum::<u64>() - self.never_begun()
     }
 
     /// Bytes of memory that the histograms take.
@@ -113,6 +127,7 @@ impl Tally {
             latencies.push(Latency {
                 op,
                 count: histogram.len(),
+                never_begun: self.never_begun[op as usize],
                 average_us: histogram.mean() / 1e3,
                 p50_us: us(histogram.value_at_quantile(0.5)),
                 p99_us: us(histogram.value_at_quantile(0.99)),
@@ -137,6 +152,13 @@ mod tests {
         other.record(Op::Update, Duration::from_secs(10_000));
         one.add(&other);
         assert_eq!(one.ops(), 1001);
+        other.record_never_begun(Op::Scan, Duration::from_secs(1));
+        let mut all = Tally::new();
+        all.add(&other);
+        assert_eq!((all.ops(), all.never_begun()), (501, 1));
+        let of =
+            |op: Op| all.latencies().into_iter().find(|latency| latency.op == op).map(|own| own.never_begun);
+        assert_eq!((of(Op::Scan), of(Op::Read)), (Some(1), Some(0)));
         let latencies = one.latencies();
         let read = &latencies[0];
         let near = |found: f64, expected: f64| (found - expected).abs() <= expected * 0.002;

@@ -72,8 +72,7 @@ impl<'a> Worker<'a> {
                 if let Due::Since(due) = due
                     && given_up.is_some_and(|end| Instant::now() >= end)
                 {
-                    self.tally.record(op, due.elapsed());
-                    self.tally.never_begun += 1;
+                    self.tally.record_never_begun(op, due.elapsed());
                     continue;
                 }
                 let number = self.prepare(op);

@@ -247,6 +247,7 @@ fn what_was_due_before_the_end_counts_though_the_store_stalls_beyond_it() {
     // About 100 are due behind the one that stalls, which ends when no more are begun.
     let lost = stalled(2_000.0, 0.1, 300);
     assert!(lost.ops <= STALLED + 1, "{}", lost.ops);
+    assert_eq!(lost.latencies[0].never_begun, lost.never_begun);
     assert!(lost.never_begun > 60 && longer(&lost, 100_000.0) > 60.0, "{}", lost.never_begun);
 }
 

@@ -348,6 +348,7 @@ mod tests {
             let latency = Latency {
                 op: Op::Scan,
                 count: 9,
+                never_begun: 0,
                 average_us: 1.0,
                 p50_us: 1.0,
                 p99_us,
