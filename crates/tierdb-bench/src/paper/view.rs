@@ -14,6 +14,8 @@ pub enum Column {
     Rate,
     /// The same, where the view's base is 1.
     Relative,
+    /// The same, where RocksDB, which a peer's run may have beside ours, is 1 at the same point.
+    TimesRocks,
     /// Lowest rate of a tenth of a second.
     Lowest,
     /// Average latency of all operations.
@@ -65,6 +67,7 @@ impl Column {
         match self {
             Column::Rate => "ops/s",
             Column::Relative => "relative",
+            Column::TimesRocks => "x RocksDB",
             Column::Lowest => "lowest ops/s",
             Column::Average => "average us",
             Column::Median => "median us",
@@ -106,7 +109,9 @@ impl Column {
             }
             Column::FlashWritten | Column::KeyBytes => format!("{figure:.1}"),
             Column::Open | Column::Recovery | Column::RecoveryPerMillion => format!("{figure:.3}"),
-            Column::Relative | Column::WriteAmplification | Column::Cost => format!("{figure:.2}"),
+            Column::Relative | Column::TimesRocks | Column::WriteAmplification | Column::Cost => {
+                format!("{figure:.2}")
+            }
         }
     }
 
@@ -114,7 +119,7 @@ impl Column {
     fn of(self, case: &Repeated, index: usize) -> Option<f64> {
         let spread = match self {
             Column::Cost => return case.label.split('$').nth(1)?.split('/').next()?.parse().ok(),
-            Column::Relative => return None,
+            Column::Relative | Column::TimesRocks => return None,
             Column::KeyBytes => case.figure(|run| run.space.index_bytes_per_key()),
             Column::Open => case.figure(|run| run.open_seconds),
             Column::Recovery => case.figure(|run| run.recover_seconds),
@@ -262,14 +267,17 @@ impl View {
 
     /// The figure of a column at a point.
     fn figure(&self, points: &[Point<'_>], point: &Point<'_>, column: Column) -> Option<f64> {
-        if column != Column::Relative {
-            return column.of(point.case, point.index);
-        }
-        let is_base = self.base?;
-        let system = &point.case.first().system;
-        let base = points
-            .iter()
-            .find(|other| other.case.first().system == *system && is_base(point.at, other.at))?;
+        let system = |of: &Point<'_>| of.case.first().system.clone();
+        let base = match column {
+            Column::Relative => {
+                let is_base = self.base?;
+                points.iter().find(|other| system(other) == system(point) && is_base(point.at, other.at))?
+            }
+            Column::TimesRocks => {
+                points.iter().find(|other| system(other).starts_with("rocksdb") && point.at == other.at)?
+            }
+            _ => return column.of(point.case, point.index),
+        };
         let base = Column::Rate.of(base.case, base.index).filter(|rate| *rate > 0.0)?;
         Some(Column::Rate.of(point.case, point.index)? / base)
     }
@@ -381,5 +389,34 @@ impl View {
             shape: Shape::Lines { across: "microseconds".to_owned(), logarithmic: true },
             series,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Outcome;
+
+    #[test]
+    fn what_rocksdb_has_at_a_point_is_what_ours_is_a_multiple_of() {
+        let case = |system: &str, rates: [f64; 2]| {
+            let phase =
+                |(name, rate): (&str, f64)| Measured { name: name.to_owned(), rate, ..Measured::default() };
+            let phases = vec![phase(("load", 9.0)), phase(("a", rates[0])), phase(("b", rates[1]))];
+            let run = Outcome { system: system.to_owned(), phases, ..Outcome::default() };
+            Repeated { label: String::new(), runs: vec![run] }
+        };
+        let view = View::plain("a figure".to_owned(), "", &[Column::Rate, Column::TimesRocks]);
+        let ours = case("slab-byte", [300.0, 50.0]);
+        let alone = Report { cases: vec![ours.clone()], ..Report::default() };
+        assert!(!view.text(&alone).contains("x RocksDB"), "{}", view.text(&alone));
+        let beside = Report { cases: vec![ours, case("rocksdb-tiers", [100.0, 100.0])], ..Report::default() };
+        let text = view.text(&beside);
+        let line = |what: &str| {
+            text.lines().find(|line| line.starts_with(what)).map(|line| line.split_whitespace().last())
+        };
+        assert!(text.contains("x RocksDB"), "{text}");
+        assert_eq!(line("  slab-byte      a"), Some(Some("3.00")), "{text}");
+        assert_eq!(line("  slab-byte      b"), Some(Some("0.50")), "{text}");
     }
 }
