@@ -12,7 +12,9 @@ pub(crate) const SLAB_BYTES: RangeInclusive<u64> = 8 << 10..=4 << 20;
 /// What scores the ranges that may be migrated (PrismDB §4.4, §5.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
-    /// The migration metric M from counts that are kept up to date.
+    /// The migration metric M from counts that are kept up to date, and some of the range's keys.
+    SampledM,
+    /// M from buckets: a count, a bitmap of what was read, and a moving average of the overlap for the range of each table.
     ApproxM,
     /// M from every key of the range.
     PreciseM,
@@ -62,10 +64,13 @@ pub struct Options {
     /// Most of the fast tier, in percent, that copies of tables' indexes and filters take: 0 to 50. Default 12; none are made where
     /// the pool is DRAM itself.
     pub table_parts_pct: u8,
-    /// What scores the ranges that may be migrated. Default `ApproxM`.
+    /// What scores the ranges that may be migrated. Default `SampledM`.
     pub metric: Metric,
     /// Ranges that are compared for a migration. Default 8 (PrismDB §5.3); 0 compares all.
     pub choices: u32,
+    /// Consecutive tables of a range that may be migrated to make room. Default 1 (PrismDB §4.4.1), 1..=16. Where there is no room to
+    /// rewrite several at once, ranges of one are.
+    pub range_tables: u8,
     /// What brings popular keys to the fast tier. Default `OnRead`.
     pub promotion: Promotion,
     /// How many keys a migration is to bring to flash for each that it rewrites, as long as space can be had by dropping copies: in
@@ -105,8 +110,9 @@ impl Options {
             flash_bytes_per_day: Vec::new(),
             tracked_pct: 300,
             table_parts_pct: 12,
-            metric: Metric::ApproxM,
+            metric: Metric::SampledM,
             choices: 8,
+            range_tables: 1,
             promotion: Promotion::OnRead,
             least_yield_pct: 90,
             levels: None,
@@ -140,6 +146,7 @@ impl Options {
         check(self.copied_pct.is_none_or(|pct| pct <= 100), "copied_pct must be 0 to 100")?;
         check((1..=4000).contains(&self.tracked_pct), "tracked_pct must be 1 to 4,000")?;
         check(self.table_parts_pct <= 50, "table_parts_pct must be 0 to 50")?;
+        check((1..=16).contains(&self.range_tables), "range_tables must be 1 to 16")?;
         check(self.least_yield_pct <= 100, "least_yield_pct must be 0 to 100")?;
         check(self.levels.is_none_or(|levels| (FIRST..=MOST).contains(&levels)), "levels must be 1 to 4")?;
         check((1..=10_000).contains(&self.first_level_pct), "first_level_pct must be 1 to 10,000")?;

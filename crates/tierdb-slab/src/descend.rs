@@ -194,8 +194,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let state = &mut *part.write();
         table.move_to(level);
-        let tables = state.tables.tables().cloned().collect();
-        state.set_tables(Levels::new(tables));
+        let before = state.tables.clone();
+        state.set_tables(Levels::new(before.tables().cloned().collect()));
+        self.hand_over(state, before.first(), &plan.tables);
         true
     }
 

@@ -4,7 +4,7 @@
 //! table that a migration replaced is kept until the last reader lets it go, then its file is removed. A file that
 //! no record names is what a crash left of a migration: it is removed on open.
 
-use crate::config::Options;
+use crate::config::{Metric, Options};
 use crate::heap::Slots;
 use crate::layout::Layout;
 use crate::levels::{FIRST, Level, MOST};
@@ -85,6 +85,8 @@ pub struct Flash<D: Dir> {
     pub dirs: Vec<FlashDir<D>>,
     /// Bytes of a table, about.
     pub table_bytes: u64,
+    /// Whether tables of the first level have buckets.
+    pub buckets: bool,
     latch: FailureLatch,
     /// Times that index and filter of a table were read, and of these, from the table's file.
     pub loads: Counter,
@@ -139,6 +141,7 @@ impl<D: Dir> Flash<D> {
         Flash {
             dirs,
             table_bytes: options.table_bytes,
+            buckets: options.metric == Metric::ApproxM,
             latch,
             loads,
             loads_from_flash,

@@ -1,8 +1,9 @@
 //! A live table: what of it is in memory, on the fast tier and on flash.
 
+use crate::bucket::Bucket;
 use crate::flash::{Flash, TableFile, TableRecord};
 use crate::heap::Slots;
-use crate::levels::Level;
+use crate::levels::{FIRST, Level};
 use crate::parts::{Home, damaged};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -46,6 +47,7 @@ pub struct LiveTable<D: Dir> {
     cleaned: Seqno,
     /// Keys of its range of which only the fast tier has the newest version; under the partition's lock.
     pub dirty_keys: AtomicU64,
+    bucket: Option<Box<Bucket>>,
     /// Reads of popular keys that it answered since it was written.
     pub hot_reads: AtomicU64,
 }
@@ -67,6 +69,8 @@ impl<D: Dir> LiveTable<D> {
             flash.note_loaded(table.memory());
         }
         flash.note_parts(manifest.home.as_ref().map_or(0, |home| home.len()));
+        let has_bucket = flash.buckets && record.level == FIRST;
+        let bucket = has_bucket.then(|| Box::new(Bucket::new(footer.keys)));
         let (manifest, loaded) = (Mutex::new(manifest), RwLock::new(table.map(Arc::new)));
         LiveTable {
             flash,
@@ -82,6 +86,7 @@ impl<D: Dir> LiveTable<D> {
             obsolete,
             cleaned,
             dirty_keys,
+            bucket,
             hot_reads,
         }
     }
@@ -158,6 +163,11 @@ impl<D: Dir> LiveTable<D> {
     /// Bytes of DRAM that index and filter take now.
     pub fn loaded_bytes(&self) -> u64 {
         self.loaded.read().as_ref().map_or(0, |table| table.memory() as u64)
+    }
+
+    /// What is known of the keys of its range, where the metric of migration needs it. Of the first level only.
+    pub fn bucket(&self) -> Option<&Bucket> {
+        self.bucket.as_deref()
     }
 
     /// Bytes of the fast tier that footer, index and filter take.

@@ -34,7 +34,7 @@ use crate::promote::Promotion;
 use crate::tracker::Tier;
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tierdb_base::{Error, ErrorKind, Result, Seqno, mutant};
@@ -43,7 +43,7 @@ use tierdb_engine::KeyRange;
 use tierdb_pmem::{Pool, Stage};
 use tierdb_table::{Direction, EntryRef, Merge, ReadAhead, Retain, Retention, Source};
 
-/// Victims of one migration, in bytes, as a multiple of a table's.
+/// Victims of one migration for each table of its range, in bytes, as a multiple of a table's.
 const MOST_TABLES: u64 = 4;
 /// Victims whose slots are freed under the lock at once.
 const FREE_AT_ONCE: usize = 256;
@@ -80,9 +80,20 @@ pub struct Plan<D: Dir> {
 impl<D: Dir> Plan<D> {
     /// Table `number` of `level` alone, if there is one, with its range.
     pub fn of_table(levels: &Levels<D>, level: Level, number: usize) -> Self {
+        Self::of_tables(levels, level, number..number + 1)
+    }
+
+    /// Tables `numbers` of `level`, if there are so many, with their range.
+    pub fn of_tables(levels: &Levels<D>, level: Level, numbers: Range<usize>) -> Self {
         let set = levels.level(level);
-        let tables = set.tables().get(number).cloned().into_iter().collect();
-        Plan { range: set.range_of(number), into: level, tables }
+        let (first, last) = (set.range_of(numbers.start), set.range_of(numbers.end - 1));
+        let tables = set.tables().get(numbers).unwrap_or_default().to_vec();
+        Plan { range: KeyRange { start: first.start, end: last.end }, into: level, tables }
+    }
+
+    /// Victims of the migration, in bytes, as a multiple of a table's.
+    fn most_victims(&self) -> u64 {
+        MOST_TABLES * self.tables.len().max(1) as u64
     }
 
     /// `table` alone, with its range, if it still is one of `levels`.
@@ -275,11 +286,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
     ) -> Result<Migrated> {
         let begun = {
             let mut state = part.write();
-            let listed = if victims == Victims::None {
-                Vec::new()
-            } else {
-                self.victims(&state, &plan.range, victims)
-            };
+            let listed =
+                if victims == Victims::None { Vec::new() } else { self.victims(&state, plan, victims) };
             if listed.is_empty() && (victims != Victims::None || plan.tables.is_empty()) {
                 return Ok(Migrated::default());
             }
@@ -291,7 +299,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         };
         let damaged = RefCell::default();
         // Before tables are written that could not take the place of others.
-        let admitted = self.heap.admit(self.admit_migration(MOST_TABLES, &begun));
+        let most = if begun.victims.is_empty() { MOST_TABLES } else { plan.most_victims() };
+        let admitted = self.heap.admit(self.admit_migration(most, &begun));
+        self.measure_overlap(begun.levels.first(), &plan.tables, &begun.victims);
         let done = admitted.and_then(|()| self.merge_range(&begun, &damaged, promote)).and_then(|merged| {
             let (entries, bytes) = (merged.entries, merged.bytes);
             self.replace_tables(part, &begun, merged).map(|promotions| {
@@ -300,7 +310,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 (migrated.tables, migrated.entries) = (plan.tables.len() as u64, entries);
                 let old: u64 = plan.tables.iter().map(|table| table.file_len()).sum();
                 migrated.gained = old.saturating_sub(bytes);
-                let tables = part.read().tables.clone();
+                let tables = {
+                    let state = part.read();
+                    self.hand_over(&state, begun.levels.first(), &plan.tables);
+                    state.tables.clone()
+                };
                 self.add_parts(&tables);
                 promotions.into_iter().for_each(|promotion| self.promote(part, promotion, None));
                 migrated
@@ -315,11 +329,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         done
     }
 
-    /// The keys of `range` that are to be written to flash, as many as one migration takes.
-    fn victims(&self, state: &State<D>, range: &KeyRange, which: Victims) -> Vec<Victim> {
-        let Some(bounds) = bounds(range) else { return Vec::new() };
+    /// The keys of the range of `plan` that are to be written to flash, as many as one migration takes.
+    fn victims(&self, state: &State<D>, plan: &Plan<D>, which: Victims) -> Vec<Victim> {
+        let Some(bounds) = bounds(&plan.range) else { return Vec::new() };
         let fate = self.fates(state, which);
-        let mut left = MOST_TABLES * self.options.table_bytes;
+        let mut left = plan.most_victims() * self.options.table_bytes;
         let mut found = Vec::new();
         for (key, entry) in state.index.range::<[u8], _>(bounds) {
             let stays = match fate(key, *entry) {

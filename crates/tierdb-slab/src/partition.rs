@@ -8,6 +8,7 @@
 //! 3. All words of `retired` are free on media before any other word of the partition is published. So a crash
 //!    never leaves an older version of a key on the fast tier without the newer one, wherever that went.
 
+use crate::core::hash_of;
 use crate::heap::{Heap, Slots};
 use crate::kept::Kept;
 use crate::key::{Key, apart_bytes};
@@ -82,6 +83,11 @@ impl Entry {
     /// Whether it stays where it is, whatever is migrated: it is doubtful, or a migration could not read it.
     pub fn is_stuck(self) -> bool {
         self.place & (DOUBTFUL | UNREADABLE) != 0
+    }
+
+    /// Whether it has a bit in its bucket if it is read: only the fast tier has it, and it is to be read again.
+    pub fn is_counted(self) -> bool {
+        !self.is_clean() && !self.is_tombstone()
     }
 
     /// Whether flash has the same version.
@@ -346,6 +352,12 @@ impl<D: Dir> State<D> {
             && let Some(table) = self.tables.first().range_holder(key)
         {
             table.dirty_keys.fetch_add(now.wrapping_sub(was), Ordering::Relaxed);
+        }
+        if before.is_some_and(Entry::is_counted)
+            && !entry.is_some_and(Entry::is_counted)
+            && let Some(bucket) = self.tables.first().bucket_of(key)
+        {
+            bucket.clear(hash_of(key));
         }
     }
 

@@ -1,5 +1,6 @@
 //! How a key becomes a value.
 
+use crate::config::Metric;
 use crate::core::{Core, hash_of};
 use crate::levels::Levels;
 use crate::live::LiveTable;
@@ -160,7 +161,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let unsettled = part.unsettled(key, || hash_of(key));
         let place = match state.version_at(key, seqno) {
             Some(entry) if entry.is_tombstone() => Place::Fast(None),
-            Some(entry) => Place::Fast(Some(self.value_of(&state, key, entry)?)),
+            Some(entry) => {
+                let value = self.value_of(&state, key, entry)?;
+                if self.options.metric == Metric::ApproxM && seqno == Seqno::MAX && entry.is_counted() {
+                    state.tables.first().bucket_of(key).into_iter().for_each(|of| of.set(hash_of(key)));
+                }
+                Place::Fast(Some(value))
+            }
             None => Place::Flash(OnFlash::of(&state)),
         };
         drop(state);

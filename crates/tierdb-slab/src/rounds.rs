@@ -168,12 +168,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         least: f64,
     ) -> Result<Migrated> {
         let (mut failed, mut sum) = (None, Migrated::default());
+        // Where popular keys have to go, or tombstones alone may, room is what there is too little of.
+        let width = if victims == Victims::Unpopular { usize::from(self.options.range_tables) } else { 1 };
         while let Some(part) = next() {
             let _migration = part.migration.lock();
-            let Some((_, plan)) = self.choose(part, victims).filter(|(score, _)| *score >= least) else {
-                continue;
-            };
-            match self.migrate_or_mark(part, &plan, victims, victims == Victims::Unpopular) {
+            match self.migrate_in(part, victims, least, width) {
                 // What was rewritten for nothing was rewritten, too.
                 Ok(done) => sum = sum.and(done),
                 // Another partition may have something.
@@ -184,6 +183,25 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
         }
         failed.map_or(Ok(sum), Err)
+    }
+
+    /// The best range of `width` tables of `part`, whose `migration` the caller holds.
+    fn migrate_in(
+        &self,
+        part: &Partition<D>,
+        victims: Victims,
+        least: f64,
+        width: usize,
+    ) -> Result<Migrated> {
+        let best = self.choose(part, victims, width).filter(|(score, _)| *score >= least);
+        let Some((_, plan)) = best else { return Ok(Migrated::default()) };
+        match self.migrate_or_mark(part, &plan, victims, victims == Victims::Unpopular) {
+            // One takes less room than several.
+            Err(error) if error.kind() == ErrorKind::NoSpace && plan.tables.len() > 1 => {
+                self.migrate_in(part, victims, least, 1)
+            }
+            done => done,
+        }
     }
 
     /// Moves everything that is on the fast tier to flash.

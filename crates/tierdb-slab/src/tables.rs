@@ -1,5 +1,6 @@
 //! The tables of one level of a partition, and what is in them.
 
+use crate::bucket::Bucket;
 use crate::live::LiveTable;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -64,6 +65,18 @@ impl<D: Dir> TableSet<D> {
         self.0.get(self.number_of(key))
     }
 
+    /// The number of `table`, if it is one of them.
+    pub fn position(&self, table: &Arc<LiveTable<D>>) -> Option<usize> {
+        let number = self.number_of(table.smallest());
+        self.0.get(number).filter(|there| Arc::ptr_eq(there, table)).map(|_| number)
+    }
+
+    /// The bucket in whose range `key` is, if there are any.
+    pub fn bucket_of(&self, key: &[u8]) -> Option<&Bucket> {
+        self.0.first()?.bucket()?;
+        self.range_holder(key)?.bucket()
+    }
+
     /// The tables that have keys in `range`.
     pub fn overlapping(&self, range: &KeyRange) -> impl Iterator<Item = (usize, &Arc<LiveTable<D>>)> {
         self.0
@@ -81,10 +94,13 @@ impl<D: Dir> TableSet<D> {
         Walk { rest: tables, current: None, failed: None, range: range.clone(), direction, ahead, cause }
     }
 
-    /// Bytes of DRAM that indexes and filters take.
+    /// Bytes of DRAM that indexes and filters take, and what else there is of each table.
     pub fn memory_bytes(&self) -> u64 {
-        let keys = |table: &LiveTable<D>| table.smallest().len() + table.largest().len();
-        self.0.iter().map(|table| table.loaded_bytes() + keys(table) as u64 + 768).sum()
+        let bytes_of = |table: &Arc<LiveTable<D>>| {
+            let keys = (table.smallest().len() + table.largest().len()) as u64;
+            table.loaded_bytes() + keys + table.bucket().map_or(0, Bucket::memory_bytes) + 768
+        };
+        self.0.iter().map(bytes_of).sum()
     }
 }
 

@@ -347,6 +347,23 @@ fn partitions_are_migrated_at_once() {
     assert!((0..=255).step_by(4).all(|number| store.engine.get(&[number]).expect("whole").is_some()));
 }
 
+#[test]
+fn where_several_tables_have_no_room_one_is_migrated() {
+    let options = Options { table_bytes: 16 << 10, range_tables: 2, ..rig::options(POOL) };
+    for room in [200 << 10, 40 << 10] {
+        let store = Store::new(POOL, options.clone());
+        (0..60).for_each(|number| store.put(&[b'k', number], 700));
+        store.engine.flush().expect("room");
+        (0..60).for_each(|number| store.put(&[b'k', number], 700));
+        let (core, dir) = (store.core(), &store.core().flash.dirs[0]);
+        dir.add(dir.limit(Limit::Growth, core.flash.table_bytes) - dir.used() - room);
+        let before = core.counters.tables_replaced.get();
+        assert!(core.migrate_best(Victims::Unpopular, 0.0).expect("there is room").keys > 0);
+        let replaced = core.counters.tables_replaced.get() - before;
+        assert_eq!(replaced, if room > 100 << 10 { 2 } else { 1 });
+    }
+}
+
 /// What a merge beside it may write is room that a flush waits for.
 #[test]
 fn a_flush_waits_for_what_others_have_under_way() {

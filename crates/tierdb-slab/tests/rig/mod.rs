@@ -7,7 +7,11 @@ use tierdb_engine::conformance::harm::{MediaSizes, Sizes as OfEngine};
 use tierdb_engine::{Background, Engine, Media};
 use tierdb_pmem::Pool;
 use tierdb_sim::SimDir;
-use tierdb_slab::{Options, SlabStore};
+use tierdb_slab::{Metric, Options, SlabStore};
+
+/// How ranges are chosen by default, and by the paper's buckets, of two tables each.
+pub const OURS: (Metric, u8) = (Metric::SampledM, 1);
+pub const PAPERS: (Metric, u8) = (Metric::ApproxM, 2);
 
 /// Sizes of a store on simulated media.
 #[derive(Clone, Debug)]
@@ -22,6 +26,8 @@ pub struct Sizes {
     pub table_parts_pct: u8,
     /// Levels of tables, and the size of the first one in percent of the fast tier.
     pub levels: (u8, u16),
+    /// What scores ranges of how many tables.
+    pub ranges: (Metric, u8),
     /// Bytes of the write buffer of a log, which has 32 times as many.
     pub log_buffer: u64,
     pub background: Background,
@@ -42,19 +48,21 @@ impl Sizes {
             memory: 256 << 10,
             table_parts_pct: 12,
             levels: (1, 1000),
+            ranges: OURS,
             log_buffer: 32 << 10,
             background: Background::Inline,
             seed: SEED,
         }
     }
 
-    /// A store so small that every few writes move something, or cut off the log.
+    /// A store so small that every few writes move something, or cut off the log; in the paper's way.
     pub fn cramped() -> Self {
         Sizes {
             name: "cramped",
             pool: 76 << 10,
             flash: vec![192 << 10],
             table_parts_pct: 0,
+            ranges: PAPERS,
             log_buffer: 4 << 10,
             ..Sizes::tiny()
         }
@@ -82,6 +90,7 @@ impl Sizes {
             memory: 8 << 20,
             table_parts_pct: 12,
             levels: (1, 1000),
+            ranges: OURS,
             log_buffer: 32 << 10,
             background: Background::Threads,
             seed: SEED,
@@ -96,6 +105,8 @@ impl Sizes {
             table_parts_pct: self.table_parts_pct,
             levels: Some(self.levels.0),
             first_level_pct: self.levels.1,
+            metric: self.ranges.0,
+            range_tables: self.ranges.1,
             level_growth: 2,
             migration_threads: if self.background == Background::Inline { 1 } else { 2 },
             recovery_threads: if self.background == Background::Inline { 1 } else { 2 },
