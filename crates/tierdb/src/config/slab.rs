@@ -60,6 +60,12 @@ pub struct Slab {
     /// that has tables in a deeper level keeps that. *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub levels: Option<u8>,
+    /// Consecutive tables whose key ranges are migrated as one to make room (`i` of PrismDB §4.4.1). Default 1, 1..=16.
+    ///
+    /// Raise it where tables are small, or popular keys lie evenly among the others. A migration then rewrites so many tables at once,
+    /// and takes that much more room and time; where there is not so much room, one table at a time. *Takes effect on open.*
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub range_tables: Option<u8>,
     /// Bytes of a table on flash, about. Default a sixteenth of the fast tier, 256 KiB to 8 MiB; 16 KiB to 1 GiB.
     ///
     /// *Takes effect on open,* for tables that are written from then on.
@@ -93,6 +99,10 @@ impl Slab {
         )?;
         check(self.table_parts_pct.is_none_or(|pct| pct <= 50), "slab.table_parts_pct: must be 0 to 50")?;
         check(self.levels.is_none_or(|levels| (1..=4).contains(&levels)), "slab.levels: must be 1 to 4")?;
+        check(
+            self.range_tables.is_none_or(|tables| (1..=16).contains(&tables)),
+            "slab.range_tables: must be 1 to 16",
+        )?;
         let sizes = ByteSize::kib(16)..=ByteSize::gib(1);
         check(
             self.table_size.is_none_or(|size| sizes.contains(&size)),
@@ -122,6 +132,7 @@ impl Slab {
         options.migration_threads = self.migration_threads.map_or(options.migration_threads, usize::from);
         options.table_parts_pct = self.table_parts_pct.unwrap_or(options.table_parts_pct);
         options.levels = self.levels.or(options.levels);
+        options.range_tables = self.range_tables.unwrap_or(options.range_tables);
         options.table_bytes = self.table_size.map_or(options.table_bytes, ByteSize::bytes);
     }
 }

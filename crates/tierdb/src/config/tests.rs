@@ -28,6 +28,7 @@ const FULL: &str = r#"
     migrate_to_pct = 90
     table_parts_pct = 5
     levels = 2
+    range_tables = 3
     table_size = "4 MiB"
     [valuelog]
     write_buffer = "2 GiB"
@@ -66,6 +67,7 @@ fn toml_and_builder_say_the_same() {
             migrate_to_pct: Some(90),
             table_parts_pct: Some(5),
             levels: Some(2),
+            range_tables: Some(3),
             table_size: Some(ByteSize::mib(4)),
         })
         .with_valuelog(Valuelog {
@@ -127,6 +129,8 @@ fn settings_out_of_range_are_named() {
         ("[[flash]]\npath = \"a\"\n[slab]\ntable_size = \"2 GiB\"", "table_size"),
         ("[[flash]]\npath = \"a\"\n[slab]\nlevels = 0", "levels"),
         ("[[flash]]\npath = \"a\"\n[slab]\nlevels = 5", "levels"),
+        ("[[flash]]\npath = \"a\"\n[slab]\nrange_tables = 0", "range_tables: must be 1 to 16"),
+        ("[[flash]]\npath = \"a\"\n[slab]\nrange_tables = 17", "range_tables: must be 1 to 16"),
         (
             "[[fast]]\npath = \"a\"\ncapacity = \"1 GiB\"\nkind = \"byte\"\nemulate = \"qlc\"\n[[flash]]\npath = \"b\"",
             "qlc",
