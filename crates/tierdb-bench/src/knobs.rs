@@ -16,7 +16,9 @@ pub struct Batching {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Metric {
-    /// Keys that would leave for each that is written, from counts and a sample.
+    /// Keys that would leave for each that is written, from exact counts and a sample of up to 256 keys: not the paper's.
+    SampledM,
+    /// The same from the paper's buckets.
     ApproxM,
     /// The same from every key.
     PreciseM,
@@ -25,9 +27,10 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// Its name in the paper.
+    /// Its name, in the paper where that has it.
     pub fn name(self) -> &'static str {
         match self {
+            Metric::SampledM => "sampled-M",
             Metric::ApproxM => "approx-M",
             Metric::PreciseM => "precise-M",
             Metric::MaxUnpop => "max-unpop",

@@ -116,6 +116,7 @@ pub(crate) fn slab_options(setup: &Setup, pool_len: u64) -> tierdb_slab::Options
     options.table_bytes = knobs.table_bytes.unwrap_or(options.table_bytes);
     match knobs.metric {
         None => {}
+        Some(Metric::SampledM) => options.metric = tierdb_slab::Metric::SampledM,
         Some(Metric::ApproxM) => options.metric = tierdb_slab::Metric::ApproxM,
         Some(Metric::PreciseM) => options.metric = tierdb_slab::Metric::PreciseM,
         Some(Metric::MaxUnpop) => options.metric = tierdb_slab::Metric::MaxUnpopular,

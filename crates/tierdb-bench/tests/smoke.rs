@@ -384,6 +384,8 @@ fn the_figures_of_prismdb_run_and_stand_beside_it() {
         let line = line(&said[0], "slab-byte", what);
         assert!(line.ends_with(paper), "{line}");
     }
+    let ours = line(&said[0], "slab-byte", "sampled-M, rand-8");
+    assert!(!ours.contains("ops/s"), "the paper has no such metric: {ours}");
     assert!(said[0].contains("migration CPU") && said[0].contains("flash MiB"), "{}", said[0]);
     line(&said[1], "slab-ssd", "qlc $0.10/GB 0.10");
     line(&said[1], "slab-byte", "het10 $0.34/GB 0.34");
