@@ -48,7 +48,7 @@ fn damaged_data() {
 
 #[test]
 fn damaged_logged_pool() {
-    let tally = surveys::logged(&base(true), 30, 14_000, 300);
+    let tally = surveys::logged(&base(true), 9, 14_000, 300);
     assert!(tally.stores >= LOGGED, "{tally}");
 }
 
