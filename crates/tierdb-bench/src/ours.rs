@@ -200,6 +200,7 @@ impl Store for Open {
             hits: stats.cache.hits + stats.write_buffer_hits + second_level,
             misses: stats.cache.misses.saturating_sub(second_level),
             stall_ns: stats.stall_ns,
+            tells_of_flash: true,
             counters: stats.counters.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
             ..Counts::default()
         };

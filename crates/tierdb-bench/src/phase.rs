@@ -349,7 +349,10 @@ impl Before {
         let background = background.collect();
         let counts = bed.store.counts();
         let process_io = ProcessIo::now().since(self.io);
-        let io = io_since(&counts.io, &self.counts.io, process_io);
+        let mut io = io_since(&counts.io, &self.counts.io);
+        if !counts.tells_of_flash {
+            io.push(as_kernel_counts(process_io));
+        }
         let ops = tally.ops();
         let per_op = |seconds: f64| if ops == 0 { 0.0 } else { seconds * 1e6 / ops as f64 };
         let flash: u64 = io.iter().filter(|io| io.tier == "flash").map(|io| io.written_bytes).sum();
@@ -395,8 +398,8 @@ fn growth(now: &[(String, u64)], before: &[(String, u64)]) -> Vec<(String, u64)>
     since.filter(|(_, grown)| *grown > 0).collect()
 }
 
-/// What was counted between two looks at the same counters, and for flash `process_io` where they do not tell of it.
-fn io_since(now: &[TierIo], before: &[TierIo], process_io: ProcessIo) -> Vec<TierIo> {
+/// What was counted between two looks at the same counters.
+fn io_since(now: &[TierIo], before: &[TierIo]) -> Vec<TierIo> {
     let mut since: Vec<TierIo> = now.to_vec();
     for io in &mut since {
         if let Some(old) = before.iter().find(|old| old.tier == io.tier && old.cause == io.cause) {
@@ -409,16 +412,18 @@ fn io_since(now: &[TierIo], before: &[TierIo], process_io: ProcessIo) -> Vec<Tie
         }
     }
     since.retain(|io| io.is_any() || !before.is_empty());
-    if now.iter().all(|io| io.tier != "flash") {
-        since.push(TierIo {
-            tier: "flash".to_owned(),
-            cause: KERNEL_COUNTS.to_owned(),
-            read_bytes: process_io.read_bytes,
-            written_bytes: process_io.written_bytes,
-            ..TierIo::default()
-        });
-    }
     since
+}
+
+/// What the process has read and written, for flash.
+fn as_kernel_counts(process_io: ProcessIo) -> TierIo {
+    TierIo {
+        tier: "flash".to_owned(),
+        cause: KERNEL_COUNTS.to_owned(),
+        read_bytes: process_io.read_bytes,
+        written_bytes: process_io.written_bytes,
+        ..TierIo::default()
+    }
 }
 
 #[cfg(test)]
@@ -426,7 +431,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flash_has_the_kernels_counts_where_a_store_has_none_of_it() {
+    fn counts_are_of_what_was_done_since() {
         let io = |tier: &str, cause: &str, read_bytes, written_bytes| TierIo {
             tier: tier.to_owned(),
             cause: cause.to_owned(),
@@ -434,14 +439,10 @@ mod tests {
             written_bytes,
             ..TierIo::default()
         };
-        let kernel = ProcessIo { read_bytes: 70, written_bytes: 80 };
-        let all = io("flash", KERNEL_COUNTS, 70, 80);
-        assert_eq!(io_since(&[], &[], kernel), std::slice::from_ref(&all), "a store that counts nothing");
         let before = [io("any tier", "log", 0, 10), io("any tier", "reads", 9, 0)];
         let now = [io("any tier", "log", 0, 15), io("any tier", "reads", 8, 0)];
-        let since = io_since(&now, &before, kernel);
-        assert_eq!(since, [io("any tier", "log", 0, 5), io("any tier", "reads", 0, 0), all]);
+        assert_eq!(io_since(&now, &before), [io("any tier", "log", 0, 5), io("any tier", "reads", 0, 0)]);
         let own = [io("flash", "flush", 0, 3)];
-        assert_eq!(io_since(&own, &[], kernel), own, "a store that counts flash is believed");
+        assert_eq!(io_since(&own, &[]), own);
     }
 }

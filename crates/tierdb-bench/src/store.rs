@@ -107,6 +107,8 @@ pub struct Counts {
     pub mode: String,
     /// I/O by tier and cause.
     pub io: Vec<TierIo>,
+    /// Whether that of flash is among it, if there was any.
+    pub tells_of_flash: bool,
     /// Reads answered from memory or from the write buffer.
     pub hits: u64,
     /// Reads that went to flash.

@@ -43,10 +43,28 @@ fn runs(window: Range<usize>, counts: &BTreeMap<usize, Count>) -> Vec<Range<usiz
     runs
 }
 
+fn score<'c>(metric: Metric, counts: impl Iterator<Item = &'c Count>) -> f64 {
+    let (mut leaving, mut rewritten) = (0.0, 0.0);
+    for count in counts {
+        leaving += count.leaving;
+        rewritten += count.rewritten;
+    }
+    match metric {
+        Metric::MaxUnpopular => leaving,
+        Metric::SampledM | Metric::ApproxM | Metric::PreciseM => leaving / rewritten,
+    }
+}
+
 impl<P: Pool, D: Dir> Core<P, D> {
     /// The best range of `part` for such victims, with its score; `None` if no range has any. A range is that of `width` tables: of fewer
     /// only where there are not so many, or damaged ones between them.
-    pub fn choose(&self, part: &Partition<D>, victims: Victims, width: usize) -> Option<(f64, Plan<D>)> {
+    pub fn choose(
+        &self,
+        part: &Partition<D>,
+        victims: Victims,
+        width: usize,
+        metric: Metric,
+    ) -> Option<(f64, Plan<D>)> {
         let state = part.read();
         let tables = state.tables.first().tables();
         if state.index.is_empty() {
@@ -72,38 +90,28 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let counts: BTreeMap<usize, Count> = wanted
             .into_iter()
             .filter(|number| !tables[*number].is_damaged())
-            .filter_map(|number| Some((number, self.count(&state, number, victims)?)))
+            .filter_map(|number| Some((number, self.count(&state, number, victims, metric)?)))
             .collect();
         let scored = candidates
             .into_iter()
             .flat_map(|first| runs(first..first + width, &counts))
-            .map(|window| (self.score(counts.range(window.clone()).map(|(_, count)| count)), window))
+            .map(|window| (score(metric, counts.range(window.clone()).map(|(_, count)| count)), window))
             .filter(|(score, _)| *score > 0.0);
         let (score, window) = scored.max_by(|one, other| one.0.total_cmp(&other.0))?;
         Some((score, Plan::of_tables(&state.tables, FIRST, window)))
     }
 
-    fn score<'c>(&self, counts: impl Iterator<Item = &'c Count>) -> f64 {
-        let (mut leaving, mut rewritten) = (0.0, 0.0);
-        for count in counts {
-            leaving += count.leaving;
-            rewritten += count.rewritten;
-        }
-        match self.options.metric {
-            Metric::MaxUnpopular => leaving,
-            Metric::SampledM | Metric::ApproxM | Metric::PreciseM => leaving / rewritten,
-        }
-    }
-
     /// `None` if the table cannot be read: it is left out from now on.
-    fn count(&self, state: &State<D>, number: usize, victims: Victims) -> Option<Count> {
+    fn count(&self, state: &State<D>, number: usize, victims: Victims, metric: Metric) -> Option<Count> {
         let range = state.tables.first().range_of(number);
         let table = &state.tables.first().tables()[number];
         let table_keys = table.footer().keys as f64;
         let dirty_keys = table.dirty_keys.load(Ordering::Relaxed);
         let none = Count { leaving: 0.0, rewritten: table_keys.max(1.0) };
         let Some(all) = bounds(&range).filter(|_| dirty_keys > 0) else { return Some(none) };
-        if let Some(bucket) = table.bucket().filter(|_| victims != Victims::Tombstones) {
+        if let Some(bucket) =
+            table.bucket().filter(|_| metric == Metric::ApproxM && victims != Victims::Tombstones)
+        {
             let keys = dirty_keys as f64;
             let popular = if victims == Victims::Unpopular { bucket.popular() } else { 0.0 };
             return Some(Count {
@@ -128,12 +136,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
             for (key, entry) in ahead.filter(|(_, entry)| !entry.is_clean()).take(most) {
                 looked_at += 1;
                 leaving += u64::from(fate(key, *entry) == Fate::Leaves);
-                if self.options.metric != Metric::MaxUnpopular {
+                if metric != Metric::MaxUnpopular {
                     overlap += u64::from(whole.locate(key, Seqno::MAX).is_some());
                 }
             }
         };
-        if self.options.metric != Metric::SampledM || dirty_keys <= SAMPLE || victims == Victims::Tombstones {
+        if metric != Metric::SampledM || dirty_keys <= SAMPLE || victims == Victims::Tombstones {
             look(all, usize::MAX);
         } else {
             // Some keys behind each of some places in the table; some from the range's start, lest there be none.
@@ -191,9 +199,10 @@ mod tests {
         let (core, part) = (store.core(), store.part());
         let keys: Vec<u8> = keys_of(&store, 1);
         (0..100).for_each(|key| store.put(&[key], 700));
-        assert!(core.choose(&part, Victims::Tombstones, 1).is_none(), "there are none");
+        assert!(core.choose(&part, Victims::Tombstones, 1, core.options.metric).is_none(), "there are none");
         (0..100).filter(|key| !keys[4..].contains(key)).for_each(|key| read(&store, key));
-        let (score, plan) = core.choose(&part, Victims::Unpopular, 1).expect("unpopular keys");
+        let (score, plan) =
+            core.choose(&part, Victims::Unpopular, 1, core.options.metric).expect("unpopular keys");
         let levels = part.read().tables.clone();
         let table = &levels.first().tables()[1];
         assert!(Arc::ptr_eq(&plan.tables[0], table));
@@ -236,6 +245,18 @@ mod tests {
     }
 
     #[test]
+    fn where_buckets_know_of_nothing_that_leaves_samples_do() {
+        let store = on_flash(Metric::ApproxM, 100);
+        let read_then_written = keys_of(&store, 1);
+        read_then_written.iter().for_each(|key| read(&store, *key));
+        read_then_written.iter().for_each(|key| store.put(&[*key], 700));
+        let never_read = &keys_of(&store, 3)[..2];
+        never_read.iter().for_each(|key| store.put(&[*key], 700));
+        let migrated = store.core().migrate_best(Victims::Unpopular, 0.0).expect("room");
+        assert_eq!(migrated.keys, 2);
+    }
+
+    #[test]
     fn only_the_papers_metric_keeps_buckets() {
         for metric in METRICS {
             let store = on_flash(metric, 20);
@@ -252,7 +273,9 @@ mod tests {
             let (core, part) = (store.core(), store.part());
             let levels = part.read().tables.clone();
             let tables = levels.first().tables();
-            let plan_of = |width| core.choose(&part, Victims::Unpopular, width).expect("unpopular keys").1;
+            let plan_of = |width| {
+                core.choose(&part, Victims::Unpopular, width, core.options.metric).expect("unpopular keys").1
+            };
             let numbers = |plan: &Plan<_>| -> Vec<usize> {
                 plan.tables.iter().filter_map(|table| levels.first().position(table)).collect()
             };

@@ -99,22 +99,8 @@ pub struct Flash<D: Dir> {
     most_open: u64,
     /// Bytes of them on the fast tier.
     parts: AtomicU64,
-    /// Bytes that merges under way may write.
-    promised: AtomicU64,
     /// Held while budgets are staged, lest an earlier one overwrites a later one.
     staging: Mutex<()>,
-}
-
-/// Bytes that a merge may write, until it has.
-pub struct Promise<'f> {
-    promised: &'f AtomicU64,
-    bytes: u64,
-}
-
-impl Drop for Promise<'_> {
-    fn drop(&mut self) {
-        self.promised.fetch_sub(self.bytes, Ordering::AcqRel);
-    }
 }
 
 impl<D: Dir> Flash<D> {
@@ -150,7 +136,6 @@ impl<D: Dir> Flash<D> {
             open,
             most_open,
             parts,
-            promised: AtomicU64::new(0),
             staging: Mutex::new(()),
         }
     }
@@ -331,13 +316,6 @@ impl<D: Dir> Flash<D> {
     /// Whether tables of `bytes` together can be written now.
     pub fn has_room(&self, bytes: u64, limit: Limit) -> bool {
         self.dirs.iter().any(|dir| dir.used() + bytes <= dir.limit(limit, self.table_bytes))
-    }
-
-    /// Room for tables of `bytes` together, if there is any beside what other merges may write.
-    pub fn promise(&self, bytes: u64, limit: Limit) -> Option<Promise<'_>> {
-        let others = self.promised.fetch_add(bytes, Ordering::AcqRel);
-        let promise = Promise { promised: &self.promised, bytes };
-        self.has_room(others + bytes, limit).then_some(promise)
     }
 }
 

@@ -416,7 +416,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         };
         let victim_bytes: u64 = victims.iter().map(|victim| self.bytes_of(victim.entry)).sum();
         let most = if limit == Limit::Shrink { old_bytes } else { old_bytes + victim_bytes };
-        let Some(_promised) = self.flash.promise(most, limit) else { return Err(self.flash.full()) };
+        if !self.flash.has_room(most, limit) {
+            return Err(self.flash.full());
+        }
         let number = || self.clock.begin().seqno();
         let builder = |level: Level| {
             let of_level = (level, begun.borders_below(level));

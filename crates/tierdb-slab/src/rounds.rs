@@ -1,5 +1,6 @@
 //! Rounds of migration: in which partitions, and whether what is popular or flash is spared.
 
+use crate::config::Metric;
 use crate::core::Core;
 use crate::descend::Down;
 use crate::levels::FIRST;
@@ -88,13 +89,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
         share * fast as f64 / flash.max(1) as f64
     }
 
-    /// Migrations of several partitions; then the first level has more, and may be larger than it is to be: a table of it goes to the next
-    /// one for each.
+    /// Migrations of several partitions; then the first level has more, and may be larger than it is to be: one goes to the next level
+    /// for each of them, and for each table that they have rewritten.
     pub fn migrate_round(&self, victims: Victims, least: f64) -> Result<Migrated> {
         let done = self.migrate_best(victims, least)?;
         if done.keys > 0 {
             // What fails here is met again by the merges that need it.
-            (0..done.migrations)
+            (0..done.migrations.max(done.tables))
                 .take_while(|_| matches!(self.descend(Down::TooLarge), Ok(Some(_))))
                 .for_each(drop);
         }
@@ -117,10 +118,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
             self.migrate_several(threads, &parts, victims, least)
         };
         let is_full = |done: &Result<_>| done.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace);
-        if threads > 1 && is_full(&done) {
+        if is_full(&done) {
             // Each may have taken what another one needed to end.
-            let _alone = self.work.alone.write();
-            done = self.migrate_several(1, &parts, victims, least);
+            let alone = self.work.alone.try_write();
+            if threads > 1 || alone.is_none() {
+                let _alone = alone.unwrap_or_else(|| self.work.alone.write());
+                done = self.migrate_several(1, &parts, victims, least);
+            }
         }
         if is_full(&done) || done.as_ref().is_ok_and(|done| done.keys > 0) {
             self.work.found_full.store(is_full(&done), Ordering::Relaxed);
@@ -193,12 +197,29 @@ impl<P: Pool, D: Dir> Core<P, D> {
         least: f64,
         width: usize,
     ) -> Result<Migrated> {
-        let best = self.choose(part, victims, width).filter(|(score, _)| *score >= least);
+        let metric = self.options.metric;
+        let done = self.migrate_by(metric, part, victims, least, width)?;
+        if done.keys > 0 || metric != Metric::ApproxM {
+            return Ok(done);
+        }
+        // What was read before it was written has no bit, so the best range may have nothing to migrate.
+        Ok(done.and(self.migrate_by(Metric::SampledM, part, victims, least, width)?))
+    }
+
+    fn migrate_by(
+        &self,
+        metric: Metric,
+        part: &Partition<D>,
+        victims: Victims,
+        least: f64,
+        width: usize,
+    ) -> Result<Migrated> {
+        let best = self.choose(part, victims, width, metric).filter(|(score, _)| *score >= least);
         let Some((_, plan)) = best else { return Ok(Migrated::default()) };
         match self.migrate_or_mark(part, &plan, victims, victims == Victims::Unpopular) {
             // One takes less room than several.
             Err(error) if error.kind() == ErrorKind::NoSpace && plan.tables.len() > 1 => {
-                self.migrate_in(part, victims, least, 1)
+                self.migrate_by(metric, part, victims, least, 1)
             }
             done => done,
         }
@@ -214,11 +235,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
             if error.kind() != ErrorKind::NoSpace {
                 return Err(error);
             }
-            if !self.squeeze()? {
-                // What others have under way may take what there is.
-                self.demote_parts(self.work.alone.write())?;
-                break;
+            match self.squeeze() {
+                Ok(true) => continue,
+                Err(error) if error.kind() != ErrorKind::NoSpace => return Err(error),
+                Ok(false) | Err(_) => {}
             }
+            // What others have under way may take what there is.
+            self.demote_parts(self.work.alone.write())?;
+            break;
         }
         self.descend_all()
     }

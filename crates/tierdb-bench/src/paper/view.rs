@@ -14,7 +14,7 @@ pub enum Column {
     Rate,
     /// The same, where the view's base is 1.
     Relative,
-    /// The same, where RocksDB, which a peer's run may have beside ours, is 1 at the same point.
+    /// The same, where the first RocksDB of the run, which a peer's run may have beside ours, is 1 at the same point.
     TimesRocks,
     /// Lowest rate of a tenth of a second.
     Lowest,

@@ -364,38 +364,30 @@ fn where_several_tables_have_no_room_one_is_migrated() {
     }
 }
 
-/// What a merge beside it may write is room that a flush waits for.
+/// Who finds no room beside others waits for these, and tries again.
 #[test]
-fn a_flush_waits_for_what_others_have_under_way() {
-    let store = Store::new(POOL, Options { background: Background::Threads, ..rig::options(POOL) });
-    (0..20).for_each(|number| store.put(&[b'k', number], 700));
-    let core = store.core();
-    let others = core.work.alone.read();
-    let promised = core.flash.promise(core.flash.capacity(), Limit::Shrink).expect("room");
-    std::thread::scope(|scope| {
-        let flush = scope.spawn(|| store.engine.flush());
-        let given_up = Instant::now() + Duration::from_secs(20);
-        while core.work.alone.try_read().is_some() && Instant::now() < given_up {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        drop(promised);
-        drop(others);
-        flush.join().expect("no panic").expect("there is room");
-    });
-    assert_eq!(store.part().read().dirty(), 0);
-}
-
-#[test]
-fn merges_are_promised_no_more_than_there_is() {
-    let store = Store::new(POOL, rig::options(POOL));
-    let flash = &store.core().flash;
-    let half = flash.capacity() / 2;
-    let first = flash.promise(half, Limit::Shrink).expect("room");
-    let second = flash.promise(half, Limit::Shrink).expect("room");
-    assert!(flash.promise(1, Limit::Shrink).is_none());
-    drop(first);
-    assert!(flash.promise(half, Limit::Shrink).is_some());
-    drop(second);
+fn who_finds_no_room_beside_others_tries_again() {
+    let by_flush = |store: &Store| store.engine.flush();
+    let by_round = |store: &Store| store.core().migrate_best(Victims::All, 0.0).map(drop);
+    for migrate in [&by_flush as &(dyn Fn(&Store) -> Result<()> + Sync), &by_round] {
+        let store = Store::new(POOL, Options { background: Background::Threads, ..rig::options(POOL) });
+        (0..20).for_each(|number| store.put(&[b'k', number], 700));
+        let core = store.core();
+        let (others, dir) = (core.work.alone.read(), &core.flash.dirs[0]);
+        let theirs = dir.capacity - dir.used();
+        dir.add(theirs);
+        std::thread::scope(|scope| {
+            let migrates = scope.spawn(|| migrate(&store));
+            let given_up = Instant::now() + Duration::from_secs(20);
+            while core.work.alone.try_read().is_some() && Instant::now() < given_up {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            dir.give(theirs);
+            drop(others);
+            migrates.join().expect("no panic").expect("there is room");
+        });
+        assert_eq!(store.part().read().dirty(), 0);
+    }
 }
 
 #[test]
