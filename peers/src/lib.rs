@@ -5,6 +5,8 @@
 
 mod fjall;
 mod lmdb;
+#[cfg(feature = "rocksdb")]
+mod paced;
 mod redb;
 #[cfg(feature = "rocksdb")]
 mod rocks;

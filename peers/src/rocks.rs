@@ -1,5 +1,6 @@
 //! RocksDB, in the arrangements that people run it in.
 
+use crate::paced;
 use rocksdb::statistics::{StatsLevel, Ticker};
 use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, DBPath, Direction, IteratorMode, Options,
@@ -62,7 +63,14 @@ impl System for Rocks {
         }
     }
 
+    fn imitates_flash(&self) -> bool {
+        true
+    }
+
     fn open(&self, setup: &Setup) -> Result<Box<dyn Store>, StoreError> {
+        if let Some(device) = &setup.emulate_flash {
+            paced::imitate(&setup.flash_dir, device)?;
+        }
         let memory = usize::try_from(setup.memory)?;
         let cache = Cache::new_lru_cache(memory);
         let mut table = BlockBasedOptions::default();
@@ -118,15 +126,16 @@ impl System for Rocks {
                 options.set_blob_cache(&cache);
             }
         }
-        open(options, &path.join("rocksdb"))
+        open(options, &path.join("rocksdb"), setup.emulate_flash.clone())
     }
 }
 
-fn open(options: Options, path: &Path) -> Result<Box<dyn Store>, StoreError> {
+fn open(options: Options, path: &Path, emulate_flash: Option<String>) -> Result<Box<dyn Store>, StoreError> {
     let mut synced = WriteOptions::default();
     synced.set_sync(true);
     let db = DB::open(&options, path)?;
-    Ok(Box::new(Open { db, options, version: version(path), synced, unsynced: WriteOptions::default() }))
+    let (version, unsynced) = (version(path), WriteOptions::default());
+    Ok(Box::new(Open { db, options, version, emulate_flash, synced, unsynced }))
 }
 
 /// I/O by cause. Statistics are of the whole store: in which directory a file lies they do not tell.
@@ -171,6 +180,8 @@ struct Open {
     /// Those it was opened with, which hold its statistics.
     options: Options,
     version: String,
+    /// The device that is imitated on flash.
+    emulate_flash: Option<String>,
     synced: WriteOptions,
     unsynced: WriteOptions,
 }
@@ -205,8 +216,10 @@ impl Store for Open {
             Ticker::BlobDbGcBytesRelocated,
         ];
         let counter = |ticker: Ticker| (ticker.name().to_owned(), self.options.get_ticker_count(ticker));
+        let emulated = |device: &String| format!(", EMULATED: flash at the pace of {device}");
+        let emulated = self.emulate_flash.as_ref().map_or(String::new(), emulated);
         Counts {
-            mode: format!("RocksDB {}, direct I/O", self.version),
+            mode: format!("RocksDB {}, direct I/O{emulated}", self.version),
             io: io(&self.options),
             counters: parts.into_iter().map(counter).collect(),
             ..Counts::default()

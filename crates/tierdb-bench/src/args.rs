@@ -261,8 +261,8 @@ pub struct Place {
     /// Device to imitate on the fast block device: optane-ssd, tlc, qlc or 'none'
     #[arg(long, value_name = "NAME", default_value = "none")]
     pub emulate_block: String,
-    /// Device to imitate on flash: optane-ssd, tlc, qlc or 'none'; systems other than TierDB cannot (default: none; for
-    /// PrismDB's figures, qlc)
+    /// Device to imitate on flash: optane-ssd, tlc, qlc or 'none'; TierDB and RocksDB can (default: none; for PrismDB's
+    /// figures, qlc)
     #[arg(long, value_name = "NAME")]
     pub emulate_flash: Option<String>,
     /// Bytes of a key (default: 16; for mixgraph alone, 48)

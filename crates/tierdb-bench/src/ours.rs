@@ -96,6 +96,10 @@ impl System for TierDb {
         if self.engine == EngineKind::Slab { knobs.of_valuelog() } else { knobs.of_slab() }
     }
 
+    fn imitates_flash(&self) -> bool {
+        true
+    }
+
     fn open(&self, setup: &Setup) -> Result<Box<dyn Store>, StoreError> {
         let handle = if setup.knobs.are_internal() {
             Handle::Engine(tuned::open(self.engine, self.mode, setup)?)

@@ -192,6 +192,18 @@ fn check_group(systems: &Systems, names: &[String], place: &Place) -> Result<(),
     Group::new(memory(place) + more.bytes()).map(drop)
 }
 
+/// Refuses to imitate a device on flash where `system` cannot: beside others that do it would be on another device.
+fn check_flash(system: &dyn System, place: &Place) -> Result<(), Failure> {
+    if flash_device(place) == "none" || system.imitates_flash() {
+        return Ok(());
+    }
+    Err(Failure::Invalid(format!(
+        "{} cannot imitate {} on flash; leave out the system, or give --emulate-flash none",
+        system.name(),
+        flash_device(place),
+    )))
+}
+
 /// What is said of control groups.
 fn group_in_words(place: &Place) -> String {
     match place.site.memory_group {
@@ -225,7 +237,7 @@ fn with_room(bytes: u64) -> u64 {
 ///
 /// # Errors
 /// `Invalid` if there is no such system, if what was asked for cannot hold the keys of one, saying what could, or if they
-/// cannot be held in a control group that was asked for.
+/// cannot be held in a control group, or cannot imitate a device on flash, that was asked for.
 pub fn size_tiers(
     systems: &Systems,
     names: &[String],
@@ -235,6 +247,7 @@ pub fn size_tiers(
 ) -> Result<(), Failure> {
     let mut most = Needs::default();
     for name in names {
+        check_flash(named(systems, name)?, place)?;
         let needs = named(systems, name)?.needs(keys, key_bytes(place));
         let enough = |given: Option<ByteSize>, needed: u64, option: &str| match given {
             Some(given) if given.bytes() < needed => Err(Failure::Invalid(format!(

@@ -42,7 +42,7 @@ pub struct Setup {
     pub durability: Durability,
     /// The device to imitate on the fast tier, where the system can.
     pub emulate_fast: Option<String>,
-    /// The device to imitate on flash, where the system can.
+    /// The device to imitate on flash; only for systems that [can](System::imitates_flash).
     pub emulate_flash: Option<String>,
     /// Keys that will be loaded.
     pub keys: u64,
@@ -198,6 +198,11 @@ pub trait System: Send + Sync {
     /// One of `knobs` that is set and that it has not. Default: any.
     fn lacks(&self, knobs: &Knobs) -> Option<&'static str> {
         knobs.of_any_engine().or(knobs.of_valuelog()).or(knobs.of_slab())
+    }
+
+    /// Whether it can imitate a device on flash. Default: no.
+    fn imitates_flash(&self) -> bool {
+        false
     }
 
     /// Opens the store of `setup`, or creates it where the directories are empty.

@@ -4,9 +4,10 @@ mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use support::{TestDir, dir, open, wide};
 use tierdb_base::{ErrorKind, FailureLatch};
-use tierdb_device::Meter;
+use tierdb_device::{Emulation, Meter};
 use tierdb_log::{LoggedOptions, LoggedPool};
 use tierdb_pmem::Pool;
 use tierdb_sim::crashtest::{Options, Oracle, explore};
@@ -202,4 +203,43 @@ fn a_wait_for_what_another_thread_has_just_written_succeeds() {
         }
         done.store(true, Ordering::Relaxed);
     });
+}
+
+/// Threads that do nothing but durable writes all wait for the same block, and not half of them for every other one.
+#[test]
+fn writers_that_come_back_at_once_share_blocks() {
+    const WRITES: u64 = 100;
+    let slow = Emulation {
+        name: "test",
+        read_latency: Duration::ZERO,
+        write_latency: Duration::from_millis(1),
+        bandwidth: 0,
+    };
+    // What others do on the machine may keep a thread from coming back in time: not each time.
+    let given_up = Instant::now() + Duration::from_secs(60);
+    loop {
+        let world = World::new();
+        let (dir, latch) = (support::new_dir(&world), FailureLatch::new());
+        let pool = LoggedPool::create(dir, wide(), support::SEED, latch, Meter::new(), Some(slow));
+        let pool = pool.expect("create");
+        let before = pool.stats().log_blocks;
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let pool = &pool;
+                scope.spawn(move || {
+                    for count in 1..=WRITES {
+                        pool.admit(8).expect("room");
+                        pool.publish(word_at(thread), count);
+                        pool.wait(pool.lsn()).expect("no faults");
+                    }
+                });
+            }
+        });
+        let blocks = pool.stats().log_blocks - before;
+        assert!(blocks >= WRITES, "{blocks} blocks for {WRITES} writes, one after another, of each thread");
+        if blocks < WRITES * 3 / 2 {
+            return;
+        }
+        assert!(Instant::now() < given_up, "never less than {blocks} blocks");
+    }
 }

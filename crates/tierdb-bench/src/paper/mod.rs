@@ -91,6 +91,7 @@ impl<'a> Draft<'a> {
     /// The sizes of the store of `name`: those of the paper, or what was asked for.
     fn place(&self, name: &str, bytes: u32) -> Result<Place, Failure> {
         let mut place = self.asked.clone();
+        place.emulate_flash.get_or_insert_with(|| self.defaults.flash.to_owned());
         plan::size_tiers(self.systems, &[name.to_owned()], &mut place, self.keys, Sizes::Fixed(bytes))?;
         let needs = plan::needs(self.systems, name, &place, self.keys)?;
         let share = |of: f64| (self.data(bytes) as f64 * of) as u64;
@@ -102,7 +103,6 @@ impl<'a> Draft<'a> {
             let least = if name.starts_with("slab") { 0 } else { needs.fast_bytes };
             place.fast_capacity = Some(ByteSize(share(self.defaults.fast).max(least)));
         }
-        place.emulate_flash.get_or_insert_with(|| self.defaults.flash.to_owned());
         Ok(place)
     }
 
