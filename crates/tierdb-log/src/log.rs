@@ -386,7 +386,13 @@ impl<F: BlockFile> Log<F> {
             if self.is_durable(lsn) {
                 return Ok(Waited::Durable);
             }
-            self.latch.check()?;
+            if let Err(refused) = self.latch.check() {
+                // Of those who wait for the next block one alone was woken to write it, which nobody does any more.
+                for turned in &self.turned {
+                    turned.notify_all();
+                }
+                return Err(refused);
+            }
             let Some(turn) = self.turn(lsn, &mut counted) else { continue };
             self.gather();
             let wrote = self.write_block(room);
@@ -409,6 +415,12 @@ impl<F: BlockFile> Log<F> {
     /// block was written meanwhile.
     fn turn(&self, lsn: Lsn, counted: &mut bool) -> Option<Turn<'_, F>> {
         let mut state = self.state.lock();
+        // Since the caller looked another thread may have had the turn and written the block: what is durable changes
+        // under this latch only. Nobody sleeps whose bytes are durable, or it could be the one that is woken to write
+        // the next block.
+        if self.is_durable(lsn) {
+            return None;
+        }
         let taken = lsn <= state.taken;
         if !std::mem::replace(counted, true) {
             if taken {
@@ -419,11 +431,6 @@ impl<F: BlockFile> Log<F> {
         }
         if state.writing {
             self.turned[(state.takes + usize::from(!taken)) % 2].wait(&mut state);
-            return None;
-        }
-        // Since the caller looked another thread may have had the turn and written the block: what is durable changes
-        // under this latch only.
-        if self.is_durable(lsn) {
             return None;
         }
         state.writing = true;
