@@ -243,3 +243,42 @@ fn writers_that_come_back_at_once_share_blocks() {
         assert!(Instant::now() < given_up, "never less than {blocks} blocks");
     }
 }
+
+/// Of those who sleep until the next block can be written one alone is woken. If it is refused, the others are, too.
+#[test]
+fn a_store_that_fails_meanwhile_leaves_no_waiter_asleep() {
+    let slow = Emulation {
+        name: "test",
+        read_latency: Duration::ZERO,
+        write_latency: Duration::from_millis(100),
+        bandwidth: 0,
+    };
+    let (world, latch) = (World::new(), FailureLatch::new());
+    let dir = support::new_dir(&world);
+    let pool = LoggedPool::create(dir, wide(), support::SEED, latch.clone(), Meter::new(), Some(slow));
+    let pool = Arc::new(pool.expect("create"));
+    let first = pool.clone();
+    pool.publish(0, 1);
+    let writer = std::thread::spawn(move || first.wait(first.lsn()));
+    std::thread::sleep(Duration::from_millis(20));
+    let failing = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(40));
+        latch.set(tierdb_base::Error::invalid("on purpose"));
+    });
+    let (ended, ends) = std::sync::mpsc::channel();
+    for thread in 1..=5 {
+        let (pool, ended) = (pool.clone(), ended.clone());
+        std::thread::spawn(move || {
+            pool.publish(thread * 8, 1);
+            pool.wait(pool.lsn()).expect_err("the store has failed");
+            ended.send(()).expect("the test listens");
+        });
+    }
+    for left in (1..=5).rev() {
+        let end = ends.recv_timeout(Duration::from_secs(60));
+        end.unwrap_or_else(|_| panic!("{left} of 5 threads sleep for ever"));
+    }
+    failing.join().expect("no panic");
+    // Its block was on its way, or never was.
+    let _ = writer.join().expect("no panic");
+}
