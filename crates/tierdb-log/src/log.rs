@@ -6,7 +6,7 @@
 //!
 //! Left to that alone, writers that do nothing else would fall into two halves, each of which waits while the block of the other is
 //! written: twice the blocks, and twice the time. So who is to write a block lets those come back first whom the last one has let
-//! go (`Log::gather`): for no more than a quarter of the time that a block takes, only as many as came the last time, and seldom
+//! go (`Log::gather`): for about a quarter of the time that a block takes, or until it comes to run again itself, only as many as came the last time, and seldom
 //! where other threads have so much to do that it takes long.
 //!
 //! Invariants
@@ -160,7 +160,7 @@ pub(crate) struct Log<F> {
     latch: FailureLatch,
     fill: Mutex<Fill>,
     state: Mutex<State>,
-    /// For those whose bytes are in an even, and in an odd, number of takes.
+    /// For those whose bytes are in a take with an even number, and with an odd one.
     turned: [Condvar; 2],
     /// Threads that wait for what is in the buffer. Changes under the latch of `state`.
     arrived: AtomicUsize,
@@ -416,8 +416,8 @@ impl<F: BlockFile> Log<F> {
     fn turn(&self, lsn: Lsn, counted: &mut bool) -> Option<Turn<'_, F>> {
         let mut state = self.state.lock();
         // Since the caller looked another thread may have had the turn and written the block: what is durable changes
-        // under this latch only. Nobody sleeps whose bytes are durable, or it could be the one that is woken to write
-        // the next block.
+        // under this latch only. Nobody goes to sleep whose bytes are durable, or it could be the one that is woken to
+        // write the next block.
         if self.is_durable(lsn) {
             return None;
         }
@@ -467,6 +467,8 @@ impl<F: BlockFile> Log<F> {
 
     /// Writes the buffer as one block. The caller has the turn.
     fn write_block(&self, room: Room) -> Result<Wrote> {
+        // Since the caller looked the block before may have failed: this one would be written to its place, and pass for it.
+        self.latch.check()?;
         let (head, oldest) = {
             let state = self.state.lock();
             (state.head, state.oldest)

@@ -270,7 +270,8 @@ fn a_store_that_fails_meanwhile_leaves_no_waiter_asleep() {
         let (pool, ended) = (pool.clone(), ended.clone());
         std::thread::spawn(move || {
             pool.publish(thread * 8, 1);
-            pool.wait(pool.lsn()).expect_err("the store has failed");
+            // Refused, or if it came so late that it shared the first block, not.
+            let _ = pool.wait(pool.lsn());
             ended.send(()).expect("the test listens");
         });
     }
