@@ -6,8 +6,8 @@
 //!
 //! Left to that alone, writers that do nothing else would fall into two halves, each of which waits while the block of the other is
 //! written: twice the blocks, and twice the time. So who is to write a block lets those come back first whom the last one has let
-//! go (`Log::gather`): for about a quarter of the time that a block takes, or until it comes to run again itself, only as many as came the last time, and seldom
-//! where other threads have so much to do that it takes long.
+//! go (`Log::gather`): for about a quarter of the time that a block takes, or until it comes to run again itself; only as many as
+//! came the last time; and seldom where other threads have so much to do that it takes long.
 //!
 //! Invariants
 //! 1. One block is in flight at a time, and blocks are written in the order of their sequence numbers. So
