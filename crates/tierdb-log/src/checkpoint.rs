@@ -18,7 +18,7 @@
 
 use crate::block::Cursor;
 use crate::layout::PAGE;
-use crate::log::{Room, Waited};
+use crate::log::{RingFull, Room};
 use crate::pool::LoggedPool;
 use crate::replay::Block;
 use crate::store::{PageStore, Spare};
@@ -26,6 +26,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use tierdb_base::{Error, ErrorKind, Result};
 use tierdb_device::Dir;
+use tierdb_sync::Waited;
 
 /// What a checkpoint is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -144,7 +145,7 @@ impl<D: Dir> LoggedPool<D> {
     pub(crate) fn write_log_for_checkpoint(&self) -> Result<()> {
         match self.log.wait(self.log.accepted(), Room::Checkpoint)? {
             Waited::Durable => Ok(()),
-            Waited::RingFull => Err(self.log.no_space()),
+            Waited::Unwritten(RingFull) => Err(self.log.no_space()),
         }
     }
 

@@ -1,13 +1,7 @@
 //! The log ring and its group commit.
 //!
 //! Appends go to a buffer in DRAM under a short latch. Whoever waits for durability first takes the
-//! buffer and writes it as one block with one durable write; who comes meanwhile waits, and one of them
-//! writes the next. So groups form by themselves, without a timer and without a thread.
-//!
-//! Left to that alone, writers that do nothing else would fall into two halves, each of which waits while the block of the other is
-//! written: twice the blocks, and twice the time. So who is to write a block lets those come back first whom the last one has let
-//! go (`Log::gather`): for about a quarter of the time that a block takes, or until it comes to run again itself; only as many as
-//! came the last time; and seldom where other threads have so much to do that it takes long.
+//! buffer and writes it as one block with one durable write, for all who wait by then ([`GroupCommit`]).
 //!
 //! Invariants
 //! 1. One block is in flight at a time, and blocks are written in the order of their sequence numbers. So
@@ -21,23 +15,17 @@
 use crate::block::{Cursor, ENTRY, HEADER, LARGEST_ENTRY, block_len, encode, entry_word};
 use crate::dirty::DirtyPages;
 use crate::options::{RESERVED_BLOCKS, TIGHT_BLOCKS};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tierdb_base::{Error, FailureLatch, Location, Result, TierRole};
 use tierdb_device::{BLOCK, BlockFile, Cause, Metered};
 use tierdb_pmem::{Arena, Lsn};
+use tierdb_sync::{GroupCommit, Turn, Waited};
 
 /// Most positions remembered to translate LSNs into: a table's position is rounded down to one of them.
 const MARKS: u64 = 4096;
-
-/// Longest that a block waits for those who may be back soon.
-const MOST_GATHERING: Duration = Duration::from_micros(100);
-/// Where a block is written sooner, nobody is waited for: to wake them takes as long.
-const WORTH_GATHERING: Duration = Duration::from_micros(40);
-/// A thread that lets others run for longer has met such as do not go to sleep soon.
-const LONG_YIELD: Duration = Duration::from_micros(500);
 
 /// Lengths of a ring and of its largest block.
 #[derive(Clone, Copy, Debug)]
@@ -85,15 +73,8 @@ pub(crate) enum Room {
     Checkpoint,
 }
 
-/// What became of a wait.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub(crate) enum Waited {
-    /// All before the LSN is durable.
-    Durable,
-    /// The ring is full up to the reserve: checkpoint, then wait again.
-    RingFull,
-}
+/// The ring is full up to the reserve: checkpoint, then wait again.
+pub(crate) struct RingFull;
 
 /// The buffer that is being filled.
 struct Fill {
@@ -106,19 +87,6 @@ struct Fill {
 }
 
 struct State {
-    /// Someone has the turn to write a block.
-    writing: bool,
-    crowded: Crowded,
-    /// Buffers taken so far, to be written as blocks.
-    takes: usize,
-    /// LSN after the buffer that was taken last.
-    taken: Lsn,
-    /// Threads that wait for what was taken last.
-    group: usize,
-    /// Threads that are to wait for the next block, if they all come back.
-    expected: usize,
-    /// How long the last block took to write.
-    took: Duration,
     /// Where the next block goes.
     head: Cursor,
     /// Position that the newest durable table names.
@@ -129,26 +97,15 @@ struct State {
     spare: Vec<u8>,
 }
 
-/// How often in a row a thread that let others run did not come to run again soon, since these have other things to do.
-#[derive(Default)]
-struct Crowded {
-    times: u32,
-    /// Blocks for which nobody is waited for.
-    skip: u32,
-}
+/// A block that was taken from the buffer and is not written yet. If its thread unwinds no other block is written, which would lie
+/// where this one was to be.
+struct Unfinished<'l>(&'l FailureLatch);
 
-impl Crowded {
-    /// After the n-th time in a row, 2^n blocks do not wait; 64 at the most.
-    fn again(&mut self) {
-        self.times = (self.times + 1).min(6);
-        self.skip = 1 << self.times;
-    }
-
-    /// Whether this block does not wait.
-    fn skips(&mut self) -> bool {
-        let skips = self.skip > 0;
-        self.skip = self.skip.saturating_sub(1);
-        skips
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.set(Error::invalid("a thread panicked while it wrote a block of the log"));
+        }
     }
 }
 
@@ -160,44 +117,12 @@ pub(crate) struct Log<F> {
     latch: FailureLatch,
     fill: Mutex<Fill>,
     state: Mutex<State>,
-    /// For those whose bytes are in a take with an even number, and with an odd one.
-    turned: [Condvar; 2],
-    /// Threads that wait for what is in the buffer. Changes under the latch of `state`.
-    arrived: AtomicUsize,
+    commit: GroupCommit,
     appended: AtomicU64,
     /// LSN of the first byte of the buffer that is being filled.
     taken: AtomicU64,
-    durable: AtomicU64,
     used: AtomicU64,
     blocks: AtomicU64,
-}
-
-/// The right to write the next block. Given back when dropped, whatever happened meanwhile.
-struct Turn<'l, F> {
-    log: &'l Log<F>,
-}
-
-impl<F> Drop for Turn<'_, F> {
-    fn drop(&mut self) {
-        let mut state = self.log.state.lock();
-        state.writing = false;
-        // Who waits for a block that was written goes; one of the others writes the next. Where none was, all of them look why.
-        let written = state.taken <= self.log.durable.load(Ordering::Acquire);
-        let [goes, stays] = [state.takes, state.takes + 1].map(|take| &self.log.turned[take % 2]);
-        drop(state);
-        goes.notify_all();
-        if written {
-            stays.notify_one();
-        } else {
-            stays.notify_all();
-        }
-    }
-}
-
-enum Wrote {
-    Block,
-    Nothing,
-    RingFull,
 }
 
 impl<F: BlockFile> Log<F> {
@@ -218,24 +143,10 @@ impl<F: BlockFile> Log<F> {
             ring,
             latch,
             fill: Mutex::new(Fill { payload: buffer(), entries: 0, lsn: head.lsn, closed: false }),
-            state: Mutex::new(State {
-                writing: false,
-                crowded: Crowded::default(),
-                takes: 0,
-                taken: head.lsn,
-                group: 0,
-                expected: 0,
-                took: Duration::ZERO,
-                head,
-                oldest,
-                marks,
-                spare: buffer(),
-            }),
-            turned: [Condvar::new(), Condvar::new()],
-            arrived: AtomicUsize::new(0),
+            state: Mutex::new(State { head, oldest, marks, spare: buffer() }),
+            commit: GroupCommit::new(head.lsn),
             appended: AtomicU64::new(head.lsn),
             taken: AtomicU64::new(head.lsn),
-            durable: AtomicU64::new(head.lsn),
             used: AtomicU64::new(head.position - oldest.position),
             blocks: AtomicU64::new(0),
         }
@@ -376,97 +287,25 @@ impl<F: BlockFile> Log<F> {
 
     /// Whether all before `lsn` is durable.
     pub(crate) fn is_durable(&self, lsn: Lsn) -> bool {
-        self.durable.load(Ordering::Acquire) >= lsn
+        self.commit.durable() >= lsn
     }
 
     /// Returns when all before `lsn` is durable, having written a block or slept while another did.
-    pub(crate) fn wait(&self, lsn: Lsn, room: Room) -> Result<Waited> {
-        let mut counted = false;
-        loop {
-            if self.is_durable(lsn) {
-                return Ok(Waited::Durable);
-            }
-            if let Err(refused) = self.latch.check() {
-                // Of those who wait for the next block one alone was woken to write it, which nobody does any more.
-                for turned in &self.turned {
-                    turned.notify_all();
+    pub(crate) fn wait(&self, lsn: Lsn, room: Room) -> Result<Waited<RingFull>> {
+        self.commit.wait(
+            lsn,
+            || self.latch.check(),
+            |turn| {
+                if self.pending() <= self.ring.largest / 4 {
+                    turn.gather();
                 }
-                return Err(refused);
-            }
-            let Some(turn) = self.turn(lsn, &mut counted) else { continue };
-            self.gather();
-            let wrote = self.write_block(room);
-            drop(turn);
-            match wrote? {
-                Wrote::Block => {}
-                Wrote::RingFull => return Ok(Waited::RingFull),
-                Wrote::Nothing => {
-                    // Not appended: after a failure, after the close, or an LSN of another pool.
-                    self.latch.check()?;
-                    return Err(Error::invalid(format!(
-                        "LSN {lsn} was never logged: the pool is closed, or the LSN is of another pool"
-                    )));
-                }
-            }
-        }
+                self.write_block(turn, lsn, room)
+            },
+        )
     }
 
-    /// The turn to write the next block, for who waits for `lsn`. `None` if it was another's and is over, or the
-    /// block was written meanwhile.
-    fn turn(&self, lsn: Lsn, counted: &mut bool) -> Option<Turn<'_, F>> {
-        let mut state = self.state.lock();
-        // Since the caller looked another thread may have had the turn and written the block: what is durable changes
-        // under this latch only. Nobody goes to sleep whose bytes are durable, or it could be the one that is woken to
-        // write the next block.
-        if self.is_durable(lsn) {
-            return None;
-        }
-        let taken = lsn <= state.taken;
-        if !std::mem::replace(counted, true) {
-            if taken {
-                state.group += 1;
-            } else {
-                self.arrived.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        if state.writing {
-            self.turned[(state.takes + usize::from(!taken)) % 2].wait(&mut state);
-            return None;
-        }
-        state.writing = true;
-        Some(Turn { log: self })
-    }
-
-    /// Lets those run for a moment whom the last block has let go and who may be back soon. The caller has the turn.
-    fn gather(&self) {
-        let all_here = |expected| self.arrived.load(Ordering::Relaxed) >= expected;
-        let (expected, most) = {
-            let mut state = self.state.lock();
-            if all_here(state.expected)
-                || state.took < WORTH_GATHERING
-                || self.pending() > self.ring.largest / 4
-                || state.crowded.skips()
-            {
-                return;
-            }
-            (state.expected, (state.took / 4).min(MOST_GATHERING))
-        };
-        let start = Instant::now();
-        let mut before = start;
-        while !all_here(expected) && before - start < most {
-            // They are not asleep, and this is too short for a timer.
-            std::thread::yield_now();
-            let now = Instant::now();
-            if now - before > LONG_YIELD {
-                return self.state.lock().crowded.again();
-            }
-            before = now;
-        }
-        self.state.lock().crowded.times = 0;
-    }
-
-    /// Writes the buffer as one block. The caller has the turn.
-    fn write_block(&self, room: Room) -> Result<Wrote> {
+    /// Writes the buffer as one block, for who has the turn and waits for `lsn`.
+    fn write_block(&self, turn: &Turn<'_>, lsn: Lsn, room: Room) -> Result<Option<RingFull>> {
         // Since the caller looked the block before may have failed: this one would be written to its place, and pass for it.
         self.latch.check()?;
         let (head, oldest) = {
@@ -476,24 +315,28 @@ impl<F: BlockFile> Log<F> {
         let (payload, entries) = {
             let mut fill = self.fill.lock();
             if fill.payload.is_empty() {
-                return Ok(Wrote::Nothing);
+                // Not appended: after a failure, after the close, or an LSN of another pool.
+                self.latch.check()?;
+                return Err(Error::invalid(format!(
+                    "LSN {lsn} was never logged: the pool is closed, or the LSN is of another pool"
+                )));
             }
             let reserve = RESERVED_BLOCKS * self.ring.largest;
             let limit = self.ring.len - if room == Room::Ordinary { reserve } else { 0 };
             if head.position + block_len(fill.payload.len()) - oldest.position > limit {
                 return match room {
-                    Room::Ordinary => Ok(Wrote::RingFull),
+                    Room::Ordinary => Ok(Some(RingFull)),
                     Room::Checkpoint => Err(self.no_space()),
                 };
             }
-            let mut state = self.state.lock();
-            let payload = std::mem::replace(&mut fill.payload, std::mem::take(&mut state.spare));
+            let spare = std::mem::take(&mut self.state.lock().spare);
+            let payload = std::mem::replace(&mut fill.payload, spare);
             fill.lsn += payload.len() as u64;
             self.taken.store(fill.lsn, Ordering::Relaxed);
-            (state.takes, state.taken) = (state.takes + 1, fill.lsn);
-            state.group = self.arrived.swap(0, Ordering::Relaxed);
+            turn.take(fill.lsn);
             (payload, std::mem::take(&mut fill.entries))
         };
+        let unfinished = Unfinished(&self.latch);
         let start = Instant::now();
         let written = encode(&head, self.seed, entries, &payload).and_then(|(block, sum)| {
             let at = self.ring.offset(head.position);
@@ -501,18 +344,18 @@ impl<F: BlockFile> Log<F> {
             Ok(self.ring.after(&head, block.len() as u64, payload.len() as u64, sum))
         });
         let next = written.map_err(|e| self.latch.set(e))?;
+        drop(unfinished);
         let mut spare = payload;
         spare.clear();
         let mut state = self.state.lock();
         push_mark(&mut state.marks, head, self.ring);
         state.head = next;
         state.spare = spare;
-        state.expected = state.group + self.arrived.load(Ordering::Relaxed);
-        state.took = start.elapsed();
         self.used.store(next.position - state.oldest.position, Ordering::Relaxed);
+        drop(state);
         self.blocks.fetch_add(1, Ordering::Relaxed);
-        self.durable.store(next.lsn, Ordering::Release);
-        Ok(Wrote::Block)
+        turn.written(start.elapsed());
+        Ok(None)
     }
 
     /// Where the block at `at` is.

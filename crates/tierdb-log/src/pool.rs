@@ -24,12 +24,12 @@
 //! pressure they are checkpointed like all others.
 //!
 //! Latches, in the order in which they are taken: an engine's own; the checkpoint latch; the turn to write
-//! the log; the log latch; the log's state. No I/O is done under the last two.
+//! the log; the log latch; the log's state, or that of its group commit. No I/O is done under the last three.
 
 use crate::checkpoint::Purpose;
 use crate::dirty::DirtyPages;
 use crate::layout::PAGE;
-use crate::log::{Log, Room, Waited};
+use crate::log::{Log, RingFull, Room};
 use crate::options::{LoggedOptions, LoggedStats, Salvage};
 use crate::store::PageStore;
 use parking_lot::Mutex;
@@ -40,6 +40,7 @@ use std::time::Instant;
 use tierdb_base::{FailureLatch, Location, Result, mutant};
 use tierdb_device::{Dir, Emulation, Meter};
 use tierdb_pmem::{Arena, Lsn, PersistenceDomain, Pool};
+use tierdb_sync::Waited;
 
 /// Bytes that are admitted for every page that was not dirty and is in no slot yet, at the least: what is not a record of
 /// its own goes to pages that have been written.
@@ -164,7 +165,7 @@ impl<D: Dir> LoggedPool<D> {
 
     /// Waits for `lsn`, freeing the ring if it is full.
     fn wait_durable(&self, lsn: Lsn) -> Result<()> {
-        while self.log.wait(lsn, Room::Ordinary)? == Waited::RingFull {
+        while let Waited::Unwritten(RingFull) = self.log.wait(lsn, Room::Ordinary)? {
             self.stalled(|| self.free_ring(0))?;
         }
         Ok(())

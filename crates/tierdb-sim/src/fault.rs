@@ -54,13 +54,15 @@ pub enum FaultKind {
     SyncError,
     /// The operation takes this long, then succeeds.
     Stall(Duration),
+    /// The thread panics, as one does that meets a bug. Nothing is changed.
+    Panic,
 }
 
 impl FaultKind {
     /// The classes it can happen to.
     fn applies_to(self) -> Ops {
         match self {
-            FaultKind::Eio | FaultKind::Interrupted | FaultKind::Stall(_) => Ops::ALL,
+            FaultKind::Eio | FaultKind::Interrupted | FaultKind::Stall(_) | FaultKind::Panic => Ops::ALL,
             FaultKind::Enospc => Ops::WRITE | Ops::SYNC | Ops::RESIZE | Ops::NAMES,
             FaultKind::Short => Ops::READ | Ops::WRITE,
             FaultKind::SyncError => Ops::SYNC,
@@ -75,7 +77,9 @@ impl FaultKind {
             FaultKind::Interrupted => io::ErrorKind::Interrupted.into(),
             FaultKind::Short if class == Ops::READ => io::ErrorKind::UnexpectedEof.into(),
             FaultKind::Short => io::ErrorKind::WriteZero.into(),
-            FaultKind::Eio | FaultKind::SyncError | FaultKind::Stall(_) => io::Error::from_raw_os_error(EIO),
+            FaultKind::Eio | FaultKind::SyncError | FaultKind::Stall(_) | FaultKind::Panic => {
+                io::Error::from_raw_os_error(EIO)
+            }
         }
     }
 }
@@ -194,6 +198,7 @@ impl World {
             std::thread::sleep(time);
             return None;
         }
+        assert!(kind != FaultKind::Panic, "a panic that a test asked for");
         Some(Injected { error: kind.error(class), kind, seed })
     }
 }

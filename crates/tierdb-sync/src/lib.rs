@@ -5,6 +5,7 @@
 pub mod clock;
 pub mod counter;
 pub mod epoch_cell;
+pub mod group_commit;
 pub mod latch;
 pub mod request;
 pub mod switch;
@@ -13,6 +14,7 @@ pub mod table;
 pub use clock::{CommitClock, InFlight};
 pub use counter::{Counter, thread_shard};
 pub use epoch_cell::{EpochCell, EpochSlot};
+pub use group_commit::{GroupCommit, Turn, Waited};
 pub use latch::{LATCHED, WordGuard};
 pub use request::Request;
 pub use table::Table;

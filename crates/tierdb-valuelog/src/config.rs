@@ -19,6 +19,9 @@ pub struct Options {
     pub reclaim_pct: u8,
     /// Free share of flash, in percent, below which garbage collection starts. Default 10, 1..=50.
     pub gc_free_pct: u8,
+    /// Share of the chunks in use, in percent, of which more may not be garbage: where it is, collection starts though there is room.
+    /// Default 60, 10..=100: flash holds two and a half times the data at most, and 100 lets it fill up.
+    pub gc_garbage_pct: u8,
     /// Threads for recovery. Default: the processors.
     pub recovery_threads: usize,
     /// Who does background work.
@@ -39,6 +42,7 @@ impl Options {
             ring_bytes: (buffer / rings as u64 / 4096 * 4096).max(16 << 10),
             reclaim_pct: 75,
             gc_free_pct: 10,
+            gc_garbage_pct: 60,
             recovery_threads: cores,
             background: Background::Threads,
         }
@@ -58,6 +62,7 @@ impl Options {
         )?;
         check((10..=90).contains(&self.reclaim_pct), "reclaim_pct must be 10 to 90")?;
         check((1..=50).contains(&self.gc_free_pct), "gc_free_pct must be 1 to 50")?;
+        check((10..=100).contains(&self.gc_garbage_pct), "gc_garbage_pct must be 10 to 100")?;
         check(self.recovery_threads >= 1, "recovery_threads must be at least 1")
     }
 }

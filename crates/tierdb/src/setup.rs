@@ -215,6 +215,7 @@ impl Prepared {
         }
         options.reclaim_pct = own.reclaim_pct.unwrap_or(options.reclaim_pct);
         options.gc_free_pct = own.gc_free_pct.unwrap_or(options.gc_free_pct);
+        options.gc_garbage_pct = own.gc_garbage_pct.unwrap_or(options.gc_garbage_pct);
         options
     }
 

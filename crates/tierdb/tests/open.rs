@@ -395,6 +395,7 @@ fn settings_of_the_engine_are_accepted_at_their_limits() {
     valuelog.write_buffer = Some(ByteSize::mib(1));
     valuelog.reclaim_pct = Some(90);
     valuelog.gc_free_pct = Some(1);
+    valuelog.gc_garbage_pct = Some(100);
     let db = Db::open_config(&place.one("data").with_valuelog(valuelog)).expect("create");
     for n in 0..2000u32 {
         db.put_with(n.to_be_bytes(), [7; 2000], Durability::Grouped).expect("put");

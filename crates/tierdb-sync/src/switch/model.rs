@@ -161,6 +161,33 @@ impl<T> Mutex<T> {
     }
 }
 
+/// As the everyday one. Nobody wakes without having been woken.
+#[derive(Debug, Default)]
+pub struct Condvar(loom::sync::Condvar);
+
+#[allow(missing_docs, reason = "they are those of the everyday one")]
+impl Condvar {
+    #[track_caller]
+    pub fn new() -> Self {
+        Condvar(loom::sync::Condvar::new())
+    }
+
+    #[track_caller]
+    pub fn wait<'l, T>(&self, latched: MutexGuard<'l, T>) -> MutexGuard<'l, T> {
+        self.0.wait(latched).unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    #[track_caller]
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    #[track_caller]
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
+
 /// Lets another thread go on, at once: time has no meaning in a model.
 #[derive(Debug, Default)]
 pub struct Backoff(Cell<u32>);

@@ -182,6 +182,17 @@ impl Chunk {
         (self.live_bytes * self.filled).checked_div(self.total_bytes).unwrap_or(0)
     }
 
+    /// About how many bytes of it are not needed, while nothing is written to it.
+    pub fn garbage(&self) -> u64 {
+        if self.state == State::Sealed { self.filled.saturating_sub(self.live_estimate()) } else { 0 }
+    }
+
+    /// Whether there is anything to gain by moving its live records: it has garbage, or two like it fill no more than one.
+    pub fn gains(&self, chunk_bytes: u64) -> bool {
+        self.state == State::Sealed
+            && (self.garbage() >= chunk_bytes / 16 || self.live_estimate() <= chunk_bytes / 2)
+    }
+
     /// The first byte of every granule in which a live record starts.
     pub fn live_granules(&self) -> Vec<u64> {
         let mut out = Vec::with_capacity(self.live as usize);

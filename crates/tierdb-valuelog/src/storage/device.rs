@@ -1,5 +1,6 @@
 //! One flash directory: its file, its chunks, and who may have one.
 
+mod garbage;
 mod reads;
 
 use reads::Spare;
@@ -10,9 +11,8 @@ use crate::record::HEADER;
 use crate::storage::chunk::{Chunk, State};
 use crate::word::{MAX_ADDRESS, Word};
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use tierdb_base::{Error, FailureLatch, Location, Result, TierRole};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Dir, Meter, Metered, OpenMode};
 use tierdb_engine::FlashTier;
@@ -43,6 +43,8 @@ pub struct Device<D: Dir> {
     spare: Arc<Spare>,
     /// Chunks that become free when the operations that run now have ended.
     waiting: AtomicU32,
+    /// Bytes of garbage in all chunks.
+    garbage: AtomicU64,
     latch: FailureLatch,
     /// Whether the file system had no room for the last write, although the file's length says it has.
     full: AtomicBool,
@@ -122,6 +124,7 @@ impl<D: Dir> Device<D> {
             chunks: Table::new(),
             fillings: Table::new(),
             waiting: AtomicU32::new(0),
+            garbage: AtomicU64::new(0),
             space: Mutex::new(Space { end, ..Space::default() }),
             back: Mutex::default(),
             spare: Arc::default(),
@@ -268,12 +271,6 @@ impl<D: Dir> Device<D> {
         self.room() > 0
     }
 
-    /// Whether less than `pct` percent of it is free, or less than four chunks.
-    pub fn wants_gc(&self, pct: u8) -> bool {
-        let available = self.available();
-        available * 100 < self.capacity_chunks() * u64::from(pct) || available <= self.reserve() + 1
-    }
-
     /// Gives out a free chunk, in state `state`. `reserved` may take the last ones.
     ///
     /// # Errors
@@ -364,7 +361,11 @@ impl<D: Dir> Device<D> {
 
     /// Runs `f` on a chunk's state.
     pub fn with_chunk<T>(&self, chunk: u32, f: impl FnOnce(&mut Chunk) -> T) -> T {
-        f(&mut self.chunks.get(u64::from(chunk)).lock())
+        let mut chunk = self.chunks.get(u64::from(chunk)).lock();
+        let before = chunk.garbage();
+        let done = f(&mut chunk);
+        self.count_garbage(before, chunk.garbage());
+        done
     }
 
     /// Tells one filling of the chunk that holds byte `at` from the next.
@@ -571,29 +572,6 @@ impl<D: Dir> Device<D> {
             true => self.no_space(&self.space()),
             false => self.latch.set(error),
         })
-    }
-
-    /// The sealed chunk with the fewest live bytes but for those in `not`, if collecting it gains anything; one that was not
-    /// emptied before only if there is no other.
-    pub fn victim(&self, not: &HashSet<u32>) -> Option<u32> {
-        let end = self.chunks_in_file();
-        let mut best: Option<((bool, u64), u32)> = None;
-        for number in 0..end {
-            let Some(chunk) = self.chunks.existing(u64::from(number)) else { continue };
-            let chunk = chunk.lock();
-            if chunk.state != State::Sealed {
-                continue;
-            }
-            // A chunk without garbage gains nothing, unless two like it fill no more than one.
-            let live = chunk.live_estimate();
-            let garbage = chunk.filled.saturating_sub(live);
-            let gains = garbage >= self.chunk_bytes / 16 || live <= self.chunk_bytes / 2;
-            let order = (chunk.is_stuck, live);
-            if gains && !not.contains(&number) && best.is_none_or(|(first, _)| order < first) {
-                best = Some((order, number));
-            }
-        }
-        best.map(|(_, number)| number)
     }
 
     /// How its space is used.

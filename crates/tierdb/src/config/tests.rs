@@ -33,6 +33,7 @@ const FULL: &str = r#"
     [valuelog]
     write_buffer = "2 GiB"
     gc_free_pct = 5
+    gc_garbage_pct = 40
 "#;
 
 fn refused(text: &str) -> String {
@@ -73,6 +74,7 @@ fn toml_and_builder_say_the_same() {
         .with_valuelog(Valuelog {
             write_buffer: Some(ByteSize::gib(2)),
             gc_free_pct: Some(5),
+            gc_garbage_pct: Some(40),
             ..Valuelog::default()
         });
     let parsed = Config::parse(FULL).expect("full");
@@ -120,6 +122,7 @@ fn settings_out_of_range_are_named() {
         ("[[flash]]\npath = \"a\"\nemulate = \"tape\"", "tape"),
         ("[[flash]]\npath = \"a\"\n[valuelog]\nreclaim_pct = 95", "reclaim_pct"),
         ("[[flash]]\npath = \"a\"\n[valuelog]\ngc_free_pct = 0", "gc_free_pct"),
+        ("[[flash]]\npath = \"a\"\n[valuelog]\ngc_garbage_pct = 5", "gc_garbage_pct"),
         ("[[flash]]\npath = \"a\"\n[valuelog]\nwrite_buffer = \"1 KiB\"", "write_buffer"),
         ("[[flash]]\npath = \"a\"\n[slab]\ntracked_pct = 0", "tracked_pct"),
         ("[[flash]]\npath = \"a\"\n[slab]\nmigrate_at_pct = 100", "migrate_at_pct"),

@@ -29,6 +29,13 @@ pub struct Valuelog {
     /// more writes to flash. *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gc_free_pct: Option<u8>,
+    /// Share of the flash in use, in percent, that may be garbage; beyond it collection starts though there is room, but for the
+    /// first 32 chunks (of 512 KiB). Default 60, 10..=100: flash holds two and a half times the data at most.
+    ///
+    /// Lower it to use less flash, at the cost of more writes; with 100 garbage is collected only where flash is nearly full.
+    /// *Takes effect on open.*
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gc_garbage_pct: Option<u8>,
 }
 
 impl Valuelog {
@@ -45,6 +52,9 @@ impl Valuelog {
         }
         if self.gc_free_pct.is_some_and(|pct| !(1..=50).contains(&pct)) {
             return Err(Error::invalid("valuelog.gc_free_pct: must be 1 to 50"));
+        }
+        if self.gc_garbage_pct.is_some_and(|pct| !(10..=100).contains(&pct)) {
+            return Err(Error::invalid("valuelog.gc_garbage_pct: must be 10 to 100"));
         }
         Ok(())
     }

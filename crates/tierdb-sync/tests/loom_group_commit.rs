@@ -1,0 +1,169 @@
+//! Group commit, under every interleaving of a few threads: nobody is told too early, nobody sleeps for ever, one block is
+//! written at a time.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p tierdb-sync --test loom_group_commit`
+#![cfg(loom)]
+
+use loom::thread;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tierdb_sync::group_commit::Part;
+use tierdb_sync::switch::{AtomicU64, AtomicUsize, Memory, explore, explore_in};
+use tierdb_sync::{GroupCommit, Turn, Waited};
+
+/// Set where the store fails.
+const FAILED: u64 = 1;
+
+/// A log of which positions are counts of what was appended.
+struct Log {
+    commit: GroupCommit,
+    appended: AtomicU64,
+    /// What a crash would leave.
+    medium: AtomicU64,
+    in_flight: AtomicUsize,
+    latch: AtomicU64,
+}
+
+impl Log {
+    fn new(commit: GroupCommit) -> Arc<Log> {
+        let [appended, medium, latch] = [0; 3].map(AtomicU64::new);
+        Arc::new(Log { commit, appended, medium, in_flight: AtomicUsize::new(0), latch })
+    }
+
+    fn append(&self) -> u64 {
+        self.appended.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    fn refuse(&self) -> Result<(), &'static str> {
+        if self.latch.load(Ordering::Acquire) == FAILED { Err("refused") } else { Ok(()) }
+    }
+
+    /// Writes what was appended as one block; `fails` where that does not succeed.
+    fn write(&self, turn: &Turn<'_>, fails: bool) -> Result<Option<Infallible>, &'static str> {
+        self.refuse()?;
+        let end = self.appended.load(Ordering::Acquire);
+        if end == self.commit.durable() {
+            return Err("nothing was appended");
+        }
+        turn.take(end);
+        assert_eq!(self.in_flight.fetch_add(1, Ordering::AcqRel), 0, "one block at a time");
+        if fails {
+            self.latch.store(FAILED, Ordering::Release);
+        } else {
+            self.medium.store(end, Ordering::Release);
+        }
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
+        if fails {
+            return Err("failed");
+        }
+        turn.written(Duration::ZERO);
+        Ok(None)
+    }
+
+    /// Appends and waits; whether it is durable then.
+    fn put(&self, fails: bool) -> bool {
+        let position = self.append();
+        let waited = self.commit.wait(position, || self.refuse(), |turn| self.write(turn, fails));
+        match waited {
+            Ok(Waited::Durable) => {
+                let found = self.medium.load(Ordering::Acquire);
+                assert!(found >= position, "told of {position}, and a crash would leave {found}");
+                true
+            }
+            Ok(Waited::Unwritten(never)) => match never {},
+            Err(_) => false,
+        }
+    }
+}
+
+/// So many threads with so many writes each.
+fn writers(commit: GroupCommit, threads: usize, writes: usize) {
+    let log = Log::new(commit);
+    let others: Vec<_> = (1..threads)
+        .map(|_| {
+            let log = log.clone();
+            thread::spawn(move || (0..writes).for_each(|_| assert!(log.put(false))))
+        })
+        .collect();
+    (0..writes).for_each(|_| assert!(log.put(false)));
+    others.into_iter().for_each(|other| other.join().expect("no thread fails"));
+    assert_eq!(log.commit.durable(), (threads * writes) as u64);
+}
+
+/// Three threads, of which the block of the first fails.
+fn failing(commit: GroupCommit) {
+    let log = Log::new(commit);
+    let others: Vec<_> = (0..2)
+        .map(|_| {
+            let log = log.clone();
+            thread::spawn(move || log.put(false))
+        })
+        .collect();
+    log.put(true);
+    for other in others {
+        // Written before the failure, or refused: not asleep.
+        let _ = other.join().expect("no thread fails");
+    }
+}
+
+/// Three threads, and something else in the store fails when the block of the first is written.
+fn poisoned(commit: GroupCommit) {
+    let log = Log::new(commit);
+    let others: Vec<_> = (0..2)
+        .map(|_| {
+            let log = log.clone();
+            thread::spawn(move || log.put(false))
+        })
+        .collect();
+    log.put(false);
+    log.latch.store(FAILED, Ordering::Release);
+    for other in others {
+        let _ = other.join().expect("no thread fails");
+    }
+}
+
+#[test]
+fn two_writers_that_come_back_are_all_told_and_none_too_early() {
+    explore(|| writers(GroupCommit::new(0), 2, 2));
+}
+
+#[test]
+fn three_writers_are_all_told_and_none_too_early() {
+    explore(|| writers(GroupCommit::new(0), 3, 1));
+}
+
+#[test]
+fn a_block_that_fails_leaves_nobody_asleep() {
+    explore(|| failing(GroupCommit::new(0)));
+}
+
+#[test]
+fn a_store_that_fails_leaves_nobody_asleep() {
+    // With three it takes minutes.
+    for memory in [Memory::Interleaved, Memory::Weak] {
+        explore_in(memory, 2, || poisoned(GroupCommit::new(0)));
+    }
+}
+
+/// It may sleep for ever, or have the turn with nothing left to write.
+#[test]
+#[should_panic]
+fn who_sleeps_without_a_look_whether_it_is_durable_is_noticed() {
+    explore_in(Memory::Interleaved, 3, || {
+        writers(GroupCommit::new(0).without(Part::LookBeforeSleep), 3, 2);
+    });
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn who_is_refused_and_wakes_nobody_is_noticed() {
+    explore_in(Memory::Interleaved, 2, || poisoned(GroupCommit::new(0).without(Part::RefusedWakes)));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn a_block_that_fails_and_wakes_one_is_noticed() {
+    explore_in(Memory::Interleaved, 3, || failing(GroupCommit::new(0).without(Part::RefusedWakes)));
+}

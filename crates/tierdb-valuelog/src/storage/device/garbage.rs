@@ -1,0 +1,68 @@
+//! Garbage of a device: how much there is, when it is to be collected, and from which chunks.
+
+use super::Device;
+use std::collections::{BinaryHeap, HashSet};
+use std::sync::atomic::Ordering;
+use tierdb_device::Dir;
+
+/// Chunks that are named at once: to find one, all are looked at.
+const NAMED: usize = 64;
+/// Chunks' worth of garbage that any store may have, however little else.
+const ALLOWED: u64 = 32;
+
+impl<D: Dir> Device<D> {
+    /// A chunk's garbage was one, and is another.
+    pub(super) fn count_garbage(&self, before: u64, after: u64) {
+        if before != after {
+            // It wraps where garbage becomes less.
+            self.garbage.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+        }
+    }
+
+    /// About how many bytes of its chunks nobody needs.
+    pub fn garbage(&self) -> u64 {
+        self.garbage.load(Ordering::Relaxed)
+    }
+
+    /// Whether less than `pct` percent of it is free, or less than four chunks.
+    pub fn is_short(&self, pct: u8) -> bool {
+        let available = self.available();
+        available * 100 < self.capacity_chunks() * u64::from(pct) || available <= self.reserve() + 1
+    }
+
+    /// Whether more than `pct` percent of what is in use is garbage, and more than any store may have.
+    pub fn is_wasteful(&self, pct: u8) -> bool {
+        let garbage = self.garbage();
+        if garbage <= ALLOWED * self.chunk_bytes {
+            return false;
+        }
+        let used = {
+            let space = self.space();
+            u64::from(space.end) - space.free.len() as u64
+        };
+        u128::from(garbage) * 100 > u128::from(used * self.chunk_bytes) * u128::from(pct)
+    }
+
+    /// Whether there is anything to gain by emptying chunk `number`.
+    pub fn gains(&self, number: u32) -> bool {
+        let Some(chunk) = self.chunks.existing(u64::from(number)) else { return false };
+        chunk.lock().gains(self.chunk_bytes)
+    }
+
+    /// Sealed chunks that it gains something to empty, but for those in `not`: those with the fewest live bytes, the fewest last.
+    /// One that was not emptied before comes behind all others.
+    pub fn victims(&self, not: &HashSet<u32>) -> Vec<u32> {
+        let mut best = BinaryHeap::with_capacity(NAMED + 1);
+        for number in 0..self.chunks_in_file() {
+            let Some(chunk) = self.chunks.existing(u64::from(number)) else { continue };
+            let chunk = chunk.lock();
+            if chunk.gains(self.chunk_bytes) && !not.contains(&number) {
+                best.push((chunk.is_stuck, chunk.live_estimate(), number));
+                if best.len() > NAMED {
+                    best.pop();
+                }
+            }
+        }
+        best.into_sorted_vec().into_iter().rev().map(|(_, _, number)| number).collect()
+    }
+}
