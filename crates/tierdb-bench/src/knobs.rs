@@ -58,6 +58,8 @@ pub struct Knobs {
     pub flash_bytes: Option<u64>,
     /// Bytes of the write buffer.
     pub write_buffer: Option<u64>,
+    /// Percent of flash that may be garbage.
+    pub garbage_pct: Option<u8>,
     /// How reads go to flash.
     pub batching: Option<Batching>,
     /// What scores ranges for migration.
@@ -97,7 +99,10 @@ impl Knobs {
 
     /// One that is set and that the valuelog engine alone has.
     pub fn of_valuelog(&self) -> Option<&'static str> {
-        first(&[(self.write_buffer.is_some(), "the write buffer")])
+        first(&[
+            (self.write_buffer.is_some(), "the write buffer"),
+            (self.garbage_pct.is_some(), "how much of flash may be garbage"),
+        ])
     }
 
     /// One that is set and that the slab engine alone has.

@@ -128,6 +128,7 @@ impl TierDb {
         let mut valuelog = Valuelog::default();
         if self.engine == EngineKind::Valuelog {
             valuelog.write_buffer = setup.knobs.write_buffer.map(ByteSize);
+            valuelog.gc_garbage_pct = setup.knobs.garbage_pct;
         }
         config.with_valuelog(valuelog)
     }

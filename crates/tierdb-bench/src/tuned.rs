@@ -97,6 +97,9 @@ fn start<P: Pool>(
         }
         _ => {
             let mut options = tierdb_valuelog::Options::for_pool(setup.memory, pool_len);
+            if let Some(pct) = setup.knobs.garbage_pct {
+                options.gc_garbage_pct = pct;
+            }
             if let Some(buffer) = setup.knobs.write_buffer {
                 options.ring_bytes = (buffer / u64::from(options.rings) / PAGE * PAGE).max(16 << 10);
             }

@@ -97,13 +97,14 @@ struct State {
     spare: Vec<u8>,
 }
 
-/// A block that was taken from the buffer and is not written yet. If its thread unwinds no other block is written, which would lie
-/// where this one was to be.
+/// Dropped where a block was taken from the buffer and its thread did not come to say that it is written: no other block is written
+/// then, which would lie where this one was to be.
 struct Unfinished<'l>(&'l FailureLatch);
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        // A failure was recorded before, and stays.
+        if !self.0.is_set() {
             self.0.set(Error::invalid("a thread panicked while it wrote a block of the log"));
         }
     }
@@ -312,7 +313,7 @@ impl<F: BlockFile> Log<F> {
             let state = self.state.lock();
             (state.head, state.oldest)
         };
-        let (payload, entries) = {
+        let (payload, entries, unfinished) = {
             let mut fill = self.fill.lock();
             if fill.payload.is_empty() {
                 // Not appended: after a failure, after the close, or an LSN of another pool.
@@ -329,14 +330,14 @@ impl<F: BlockFile> Log<F> {
                     Room::Checkpoint => Err(self.no_space()),
                 };
             }
+            let unfinished = Unfinished(&self.latch);
             let spare = std::mem::take(&mut self.state.lock().spare);
             let payload = std::mem::replace(&mut fill.payload, spare);
             fill.lsn += payload.len() as u64;
             self.taken.store(fill.lsn, Ordering::Relaxed);
             turn.take(fill.lsn);
-            (payload, std::mem::take(&mut fill.entries))
+            (payload, std::mem::take(&mut fill.entries), unfinished)
         };
-        let unfinished = Unfinished(&self.latch);
         let start = Instant::now();
         let written = encode(&head, self.seed, entries, &payload).and_then(|(block, sum)| {
             let at = self.ring.offset(head.position);
@@ -344,7 +345,6 @@ impl<F: BlockFile> Log<F> {
             Ok(self.ring.after(&head, block.len() as u64, payload.len() as u64, sum))
         });
         let next = written.map_err(|e| self.latch.set(e))?;
-        drop(unfinished);
         let mut spare = payload;
         spare.clear();
         let mut state = self.state.lock();
@@ -355,6 +355,7 @@ impl<F: BlockFile> Log<F> {
         drop(state);
         self.blocks.fetch_add(1, Ordering::Relaxed);
         turn.written(start.elapsed());
+        std::mem::forget(unfinished);
         Ok(None)
     }
 

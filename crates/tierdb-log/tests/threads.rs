@@ -284,6 +284,32 @@ fn a_store_that_fails_meanwhile_leaves_no_waiter_asleep() {
     let _ = writer.join().expect("no panic");
 }
 
+/// A value that writes when it is dropped, and is dropped by a panic of its owner, has written.
+#[test]
+fn a_write_of_a_thread_that_unwinds_fails_nothing() {
+    struct Writes<'p>(&'p LoggedPool<TestDir>);
+    impl Drop for Writes<'_> {
+        fn drop(&mut self) {
+            self.0.publish(0, 1);
+            self.0.wait(self.0.lsn()).expect("no faults");
+        }
+    }
+    let (world, latch) = (World::new(), FailureLatch::new());
+    let dir = support::new_dir(&world);
+    let pool = LoggedPool::create(dir, wide(), support::SEED, latch.clone(), Meter::new(), None);
+    let pool = pool.expect("create");
+    let unwound = std::thread::scope(|scope| {
+        let owner = scope.spawn(|| {
+            let _writes = Writes(&pool);
+            panic!("on purpose");
+        });
+        owner.join()
+    });
+    assert!(unwound.is_err() && !latch.is_set());
+    pool.publish(8, 1);
+    pool.wait(pool.lsn()).expect("nothing has failed");
+}
+
 /// Whose block was taken from the buffer by a thread that then panicked, nobody is told is durable, and no other block comes to
 /// lie where it was to be.
 #[test]

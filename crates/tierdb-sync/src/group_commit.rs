@@ -10,9 +10,11 @@
 //!
 //! Invariants
 //! 1. One thread has the turn. What is durable, and who is counted, changes under the latch alone.
-//! 2. Nobody goes to sleep whose bytes are durable. So of those asleep, who waits for the block in flight is woken when it
-//!    is written, and of those who wait for the next one the one that is woken has a block to write.
-//! 3. Who was woken for that and does not write, since it is refused, wakes the others to be refused too.
+//! 2. Nobody goes to sleep whose bytes are durable. So when a turn is over, those asleep for its block are woken, and one of
+//!    those for the next one: it has a block to write. (It may be of a take before, whose writer has not come to wake it yet;
+//!    then that one wakes them all.)
+//! 3. Who was woken for that and is refused wakes the others to be refused too. Who gives the turn back without having taken
+//!    the buffer, as there is no room for a block, wakes another one by that; those asleep for a block in flight there are none.
 
 use crate::switch::{AtomicU64, AtomicUsize, Condvar, Mutex};
 use std::mem;
@@ -270,7 +272,8 @@ impl Drop for Turn<'_> {
         state.writing = false;
         let [goes, stays] = [state.takes, state.takes + 1].map(|take| &commit.turned[take % 2]);
         drop(state);
-        // Who waits for the block goes; one of the others writes the next. Where it was not written each is refused, and so wakes all.
+        // Who waits for the block goes; one of the others writes the next. Where the block was taken and not written each is refused,
+        // and so wakes all.
         goes.notify_all();
         stays.notify_one();
     }

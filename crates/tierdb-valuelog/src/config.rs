@@ -20,7 +20,7 @@ pub struct Options {
     /// Free share of flash, in percent, below which garbage collection starts. Default 10, 1..=50.
     pub gc_free_pct: u8,
     /// Share of the chunks in use, in percent, of which more may not be garbage: where it is, collection starts though there is room.
-    /// Default 60, 10..=100: flash holds two and a half times the data at most, and 100 lets it fill up.
+    /// Default 60, 10..=100: flash holds about two and a half times the data, and 100 lets it fill up.
     pub gc_garbage_pct: u8,
     /// Threads for recovery. Default: the processors.
     pub recovery_threads: usize,

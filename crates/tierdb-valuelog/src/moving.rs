@@ -12,7 +12,7 @@ use crate::config::Options;
 use crate::core::{Core, Moving};
 use crate::record::{HEADER, Header, stored_len};
 use crate::ring::Ring;
-use crate::storage::{Appender, Device, Stored, is_beside};
+use crate::storage::{Appender, Device, Stored, Victim, is_beside};
 use crate::word::{Place, UNIT, Word};
 use std::collections::HashSet;
 use std::ops::Range;
@@ -25,6 +25,8 @@ use tierdb_pmem::Pool;
 
 /// Victims in a row after which a collection that has gained no chunk gives up.
 const VICTIMS_FOR_A_GAIN: u32 = 16;
+/// Victims without a gain after which better ones are looked for: other threads may have emptied what was named.
+const NAME_AGAIN: u32 = 4;
 /// Records side by side that are not worth moving to where their neighbours in key order are.
 pub const LONG_RUN: usize = 8;
 /// Longest time that a write, or a pass of reclamation, waits for emptied chunks to become free before there is no space.
@@ -54,7 +56,7 @@ enum Ended {
 #[derive(Default)]
 struct Victims {
     /// The next ones, the first of them last.
-    next: Vec<u32>,
+    next: Vec<Victim>,
     not_emptied: HashSet<u32>,
 }
 
@@ -65,7 +67,7 @@ impl Victims {
             while let Some(victim) = self.next.pop() {
                 // Since it was named it may have been given up, and filled anew.
                 if device.gains(victim) {
-                    return Some(victim);
+                    return Some(victim.number);
                 }
             }
             self.next = device.victims(&self.not_emptied);
@@ -216,7 +218,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// newer record of the key come to the same place with the same tag: its word is the same, and the filling is not.
     fn swing(&self, stored: &[Stored<Moving>]) {
         let guard = crossbeam_epoch::pin();
-        let mut left = Vec::with_capacity(stored.len());
+        let (mut left, mut marked) = (Vec::with_capacity(stored.len()), Vec::new());
         for &Stored { with: Moving { entry, from, filling }, word: to } in stored {
             let latched = self.hsit.latch(entry);
             let is_copied = self.storage.filling(from) == filling;
@@ -225,6 +227,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 fence(SeqCst);
                 if let Some(slot) = self.hsit.aux(entry).slot() {
                     self.cache.relocate(slot, entry, now.clean().0, to.0);
+                }
+                if now.is_dirty() {
+                    marked.push((entry, to));
                 }
                 left.push(now.clean());
             } else if is_copied && self.versions.relocate(entry, from, to) {
@@ -235,6 +240,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
             drop(latched);
         }
         self.pool.fence();
+        if !self.ordered {
+            // Their writers look for the words that they published, and would leave these marked.
+            marked.into_iter().for_each(|(entry, word)| self.hsit.clear_dirty(entry, word));
+        }
         for word in left {
             self.storage.release(word, &guard);
         }
@@ -292,17 +301,16 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// Collects chunks of every device that is short of free ones, and some of each that has too much garbage.
-    fn collect_where_wanted(&self) -> Result<()> {
+    pub fn collect_where_wanted(&self) -> Result<()> {
         let Options { gc_free_pct, gc_garbage_pct, .. } = self.options;
         for device in self.storage.devices() {
-            // A pass of reclamation fills so many chunks at most. As many values as it has moved were replaced, and each victim has more
-            // garbage than not. So more is collected than comes, and the next pass does not wait for long.
-            let reclaimed =
-                u64::from(self.layout.rings) * self.layout.ring_bytes / 4 / self.layout.chunk_bytes;
-            let mut left = 2 * reclaimed + u64::from(VICTIMS_FOR_A_GAIN);
+            // As much as was written may have become garbage, and where there is too much each victim has its share of it at least. So
+            // twice as many victims keep ahead of writers, and make none of them wait for all the garbage that there is.
+            let mut left = 2 * device.take_given_out() * 100 / u64::from(gc_garbage_pct);
             self.collect_while(device, || {
+                let is_left = left > 0 && !self.work.is_stopping();
                 left = left.saturating_sub(1);
-                device.is_short(gc_free_pct) || left > 0 && device.is_wasteful(gc_garbage_pct)
+                device.is_short(gc_free_pct) || is_left && device.is_wasteful(gc_garbage_pct)
             })?;
         }
         Ok(())
@@ -333,6 +341,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
             self.work.settle_epochs();
             let free = device.free_soon();
             without_gain = if free > most { 0 } else { without_gain + 1 };
+            if without_gain % NAME_AGAIN == NAME_AGAIN - 1 {
+                victims.next.clear();
+            }
             most = most.max(free);
         }
         Ok(Ended::Done)
@@ -578,6 +589,18 @@ mod tests {
         core.uncache(entry);
         anew(before);
         assert!(matches!(ahead(), Ready::Alone));
+    }
+
+    /// The writer of a word that is moved before it has found it durable does not find it any more: whoever moves it looks.
+    #[test]
+    fn a_word_that_is_moved_before_it_is_acknowledged_is_not_left_marked() {
+        let core = store(&World::new());
+        core.put(b"key", &[1; 500], Durability::Durable).expect("room");
+        let entry = core.index.get(b"key").expect("whole").expect("it was put");
+        core.hsit.publish(entry, core.hsit.word(entry).dirty());
+        core.reclaim(Reclaim::All).expect("room");
+        let word = core.hsit.word(entry);
+        assert!(matches!(word.place(), Place::Flash(..)) && !word.is_dirty(), "{word:?}");
     }
 
     /// Goal: a log is cut off behind what the rings no longer need, and a checkpoint leaves their pages out. So after a crash
@@ -827,6 +850,33 @@ mod tests {
         assert!(counted() < half);
     }
 
+    /// The same of a store that is opened, from its image and from its words.
+    #[test]
+    fn garbage_is_counted_on_open() {
+        for closed in [true, false] {
+            let (world, bytes) = (World::new(), 64 * (16 << 10));
+            let core = store_of(&world, bytes);
+            for number in 0..1200 {
+                core.put(&key_of(number), &[1; 400], Durability::Durable).expect("room");
+            }
+            core.reclaim(Reclaim::All).expect("room");
+            for number in (0..1200).filter(|number| number % 4 != 0) {
+                core.delete(&key_of(number), Durability::Durable).expect("deletes need no room");
+            }
+            core.work.settle_epochs();
+            if closed {
+                core.leave_image().expect("no faults");
+            }
+            drop(core);
+            let core = open_on(&world, world.pool("pool"), bytes);
+            let device = &core.storage.devices()[0];
+            let each =
+                (0..device.chunks_in_file()).map(|number| device.with_chunk(number, |chunk| chunk.garbage()));
+            assert_eq!(device.garbage(), each.sum::<u64>());
+            assert!(device.garbage() > device.usage().used / 2);
+        }
+    }
+
     /// A record that nothing points at, as a lost race may leave one, keeps its chunk and no other one. Nor do many such
     /// chunks use up all tries of each collection.
     #[test]
@@ -904,7 +954,7 @@ mod tests {
                 assert!(matches!(added, Ok(None)));
                 assert_eq!(appender.commit().expect("no faults").len(), 1);
             }
-            let victim = device.victims(&HashSet::new()).pop();
+            let victim = device.victims(&HashSet::new()).pop().map(|victim| victim.number);
             assert_eq!(victim.is_none(), collecting, "{victim:?}");
             appender.seal();
         }

@@ -78,6 +78,11 @@ impl Work {
         }
     }
 
+    /// Whether the background threads are to end.
+    pub fn is_stopping(&self) -> bool {
+        self.state.lock().stop
+    }
+
     /// Asks for cache and index upkeep.
     pub fn want_upkeep(&self) {
         self.upkeep.ask();
@@ -153,6 +158,20 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if self.work.is_inline() {
             // What fails here is met again, and reported, by the write that needs the space.
             let _ = self.gain_space(Reclaim::Background);
+        } else {
+            self.work.want_space();
+        }
+    }
+
+    /// After a write that went to flash at once, of which no ring tells: what it replaced may be too much garbage.
+    pub fn after_flash_write(&self) {
+        let pct = self.options.gc_garbage_pct;
+        if !self.storage.devices().iter().any(|device| device.is_wasteful(pct)) {
+            return;
+        }
+        if self.work.is_inline() {
+            // As in `after_append`.
+            let _ = self.collect_where_wanted();
         } else {
             self.work.want_space();
         }

@@ -37,6 +37,14 @@ pub struct Body<'v> {
     pub parts: Option<PartList>,
 }
 
+/// A value that is published, and not durable yet.
+struct Published {
+    entry: u64,
+    word: Word,
+    /// Bytes in its ring by then, if it went to one.
+    filled: Option<u64>,
+}
+
 impl Body<'_> {
     /// Whether its word is of the large class.
     pub fn is_long(&self) -> bool {
@@ -57,14 +65,22 @@ impl<P: Pool, D: Dir> Core<P, D> {
         } else {
             self.pool.admit(INDEX_ADMIT).and_then(|()| self.put_on_flash(key, &body, durability))
         };
-        let (entry, word) = written.inspect_err(|_| {
+        let Published { entry, word, filled } = written.inspect_err(|_| {
             if let Some(parts) = &body.parts {
                 self.release_parts(parts);
             }
         })?;
         self.counters.puts.add(1);
         self.counters.user_bytes.add((key.len() + value.len()) as u64);
-        self.acknowledge(entry, word, durability)
+        self.acknowledge(entry, word, durability)?;
+        // Not before: whoever needs the work may have to do it, and a word that it moves would stay marked as not durable.
+        if let Some(filled) = filled {
+            self.after_append(filled);
+        }
+        if filled.is_none() || body.parts.is_some() {
+            self.after_flash_write();
+        }
+        Ok(())
     }
 
     /// Longest stored record that goes through a ring: a quarter of it, so that a ring holds several.
@@ -110,7 +126,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         })
     }
 
-    fn put_in_ring(&self, key: &[u8], body: &Body<'_>, durability: Durability) -> Result<(u64, Word)> {
+    fn put_in_ring(&self, key: &[u8], body: &Body<'_>, durability: Durability) -> Result<Published> {
         loop {
             self.reserve_seqnos();
             let (guard, entry) = self.pin_entry(key)?;
@@ -149,14 +165,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
             drop(in_flight);
             drop(latched);
             self.pool.fence();
-            drop(guard);
-            self.after_append(filled);
-            return Ok((entry, word));
+            return Ok(Published { entry, word, filled: Some(filled) });
         }
     }
 
     /// A record too long for the rings: written to its own group on flash before its word is published.
-    fn put_on_flash(&self, key: &[u8], body: &Body<'_>, durability: Durability) -> Result<(u64, Word)> {
+    fn put_on_flash(&self, key: &[u8], body: &Body<'_>, durability: Durability) -> Result<Published> {
         let mut appender = Appender::new(Cause::Foreground);
         let written = self.put_with(&mut appender, key, body, durability);
         appender.seal();
@@ -169,7 +183,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         key: &[u8],
         body: &Body<'_>,
         durability: Durability,
-    ) -> Result<(u64, Word)> {
+    ) -> Result<Published> {
         loop {
             self.reserve_seqnos();
             let (guard, entry) = self.pin_entry(key)?;
@@ -210,7 +224,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             drop(in_flight);
             drop(latched);
             self.pool.fence();
-            return Ok((entry, word));
+            return Ok(Published { entry, word, filled: None });
         }
     }
 

@@ -173,6 +173,10 @@ fn add(draft: &mut Draft<'_>, figure: Figure, name: &str) -> Result<(), Failure>
                 let phases = vec![draft.phase("a", 1.0)];
                 let case = draft.case(name, label, 1024, phases)?;
                 case.setup.knobs.flash_bytes = room.map(|room| room.max(64 << 20));
+                if room.is_none() {
+                    // Nothing is collected.
+                    case.setup.knobs.garbage_pct = Some(100);
+                }
             }
         }
         Figure::Space => {

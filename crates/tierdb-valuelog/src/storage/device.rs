@@ -3,6 +3,7 @@
 mod garbage;
 mod reads;
 
+pub use garbage::Victim;
 use reads::Spare;
 pub use reads::{Found, Record, is_beside, read_records};
 
@@ -10,6 +11,7 @@ use crate::image::Words;
 use crate::record::HEADER;
 use crate::storage::chunk::{Chunk, State};
 use crate::word::{MAX_ADDRESS, Word};
+use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -43,8 +45,10 @@ pub struct Device<D: Dir> {
     spare: Arc<Spare>,
     /// Chunks that become free when the operations that run now have ended.
     waiting: AtomicU32,
-    /// Bytes of garbage in all chunks.
-    garbage: AtomicU64,
+    /// Bytes of garbage in all chunks: every write that replaces something changes it, and everything else here is read by all.
+    garbage: CachePadded<AtomicU64>,
+    /// Chunks given out since collection has last asked, but for those that it has itself.
+    given_out: AtomicU64,
     latch: FailureLatch,
     /// Whether the file system had no room for the last write, although the file's length says it has.
     full: AtomicBool,
@@ -124,7 +128,8 @@ impl<D: Dir> Device<D> {
             chunks: Table::new(),
             fillings: Table::new(),
             waiting: AtomicU32::new(0),
-            garbage: AtomicU64::new(0),
+            garbage: CachePadded::new(AtomicU64::new(0)),
+            given_out: AtomicU64::new(0),
             space: Mutex::new(Space { end, ..Space::default() }),
             back: Mutex::default(),
             spare: Arc::default(),
@@ -297,6 +302,9 @@ impl<D: Dir> Device<D> {
         if let Err(error) = pool.wait(pool.lsn()) {
             self.space().free.push(chunk);
             return Err(error);
+        }
+        if !reserved {
+            self.given_out.fetch_add(1, Ordering::Relaxed);
         }
         self.open_chunk(chunk, state, shortest);
         Ok(chunk)

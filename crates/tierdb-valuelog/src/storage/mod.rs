@@ -20,7 +20,7 @@ mod device;
 
 pub use append::{Appender, Stored};
 pub use chunk::{Chunk, State};
-pub use device::{Device, Found, Record, is_beside, read_records};
+pub use device::{Device, Found, Record, Victim, is_beside, read_records};
 
 use crate::word::{Place, Word};
 use std::sync::Arc;

@@ -7,8 +7,17 @@ use tierdb_device::Dir;
 
 /// Chunks that are named at once: to find one, all are looked at.
 const NAMED: usize = 64;
-/// Chunks' worth of garbage that any store may have, however little else.
+/// Chunks' worth of garbage that it may have however little else; a sixteenth of its capacity, if that is less.
 const ALLOWED: u64 = 32;
+
+/// A chunk that is to be emptied.
+#[derive(Clone, Copy, Debug)]
+pub struct Victim {
+    /// Which one.
+    pub number: u32,
+    /// About how many bytes of it are live.
+    live: u64,
+}
 
 impl<D: Dir> Device<D> {
     /// A chunk's garbage was one, and is another.
@@ -33,7 +42,7 @@ impl<D: Dir> Device<D> {
     /// Whether more than `pct` percent of what is in use is garbage, and more than any store may have.
     pub fn is_wasteful(&self, pct: u8) -> bool {
         let garbage = self.garbage();
-        if garbage <= ALLOWED * self.chunk_bytes {
+        if garbage <= ALLOWED.min(self.capacity_chunks() / 16) * self.chunk_bytes {
             return false;
         }
         let used = {
@@ -43,15 +52,21 @@ impl<D: Dir> Device<D> {
         u128::from(garbage) * 100 > u128::from(used * self.chunk_bytes) * u128::from(pct)
     }
 
-    /// Whether there is anything to gain by emptying chunk `number`.
-    pub fn gains(&self, number: u32) -> bool {
-        let Some(chunk) = self.chunks.existing(u64::from(number)) else { return false };
-        chunk.lock().gains(self.chunk_bytes)
+    /// How many chunks were given out since this was last asked, but for those that collection has itself.
+    pub fn take_given_out(&self) -> u64 {
+        self.given_out.swap(0, Ordering::Relaxed)
+    }
+
+    /// Whether there is still as much to gain by emptying `victim` as when it was named.
+    pub fn gains(&self, victim: Victim) -> bool {
+        let Some(chunk) = self.chunks.existing(u64::from(victim.number)) else { return false };
+        let chunk = chunk.lock();
+        chunk.gains(self.chunk_bytes) && chunk.live_estimate() <= victim.live
     }
 
     /// Sealed chunks that it gains something to empty, but for those in `not`: those with the fewest live bytes, the fewest last.
     /// One that was not emptied before comes behind all others.
-    pub fn victims(&self, not: &HashSet<u32>) -> Vec<u32> {
+    pub fn victims(&self, not: &HashSet<u32>) -> Vec<Victim> {
         let mut best = BinaryHeap::with_capacity(NAMED + 1);
         for number in 0..self.chunks_in_file() {
             let Some(chunk) = self.chunks.existing(u64::from(number)) else { continue };
@@ -63,6 +78,6 @@ impl<D: Dir> Device<D> {
                 }
             }
         }
-        best.into_sorted_vec().into_iter().rev().map(|(_, _, number)| number).collect()
+        best.into_sorted_vec().into_iter().rev().map(|(_, live, number)| Victim { number, live }).collect()
     }
 }
