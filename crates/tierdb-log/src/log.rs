@@ -103,10 +103,7 @@ struct Unfinished<'l>(&'l FailureLatch);
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        // A failure was recorded before, and stays.
-        if !self.0.is_set() {
-            self.0.set(Error::invalid("a thread panicked while it wrote a block of the log"));
-        }
+        self.0.set(Error::invalid("a thread panicked while it wrote a block of the log"));
     }
 }
 
@@ -344,7 +341,14 @@ impl<F: BlockFile> Log<F> {
             with_patience(|| self.file.write_durable(at, &block, Cause::Log))?;
             Ok(self.ring.after(&head, block.len() as u64, payload.len() as u64, sum))
         });
-        let next = written.map_err(|e| self.latch.set(e))?;
+        let next = match written {
+            Ok(next) => next,
+            Err(error) => {
+                // The failure itself is recorded.
+                std::mem::forget(unfinished);
+                return Err(self.latch.set(error));
+            }
+        };
         let mut spare = payload;
         spare.clear();
         let mut state = self.state.lock();

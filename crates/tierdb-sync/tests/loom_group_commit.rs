@@ -105,8 +105,8 @@ fn writers(commit: GroupCommit, threads: usize, writes: usize, full: usize) {
     assert_eq!(log.commit.durable(), (threads * writes) as u64);
 }
 
-/// Three threads, of which the block of the first fails.
-fn failing(commit: GroupCommit) {
+/// Two threads write while `first` does something: they are told, or refused, and not asleep.
+fn beside_two(commit: GroupCommit, first: impl Fn(&Log)) {
     let log = Log::new(commit);
     let others: Vec<_> = (0..2)
         .map(|_| {
@@ -114,27 +114,25 @@ fn failing(commit: GroupCommit) {
             thread::spawn(move || log.put(false))
         })
         .collect();
-    log.put(true);
+    first(&log);
     for other in others {
-        // Written before the failure, or refused: not asleep.
         let _ = other.join().expect("no thread fails");
     }
 }
 
-/// Three threads, and something else in the store fails when the block of the first is written.
+/// The block of the first thread fails.
+fn failing(commit: GroupCommit) {
+    beside_two(commit, |log| {
+        log.put(true);
+    });
+}
+
+/// Something else in the store fails when the block of the first thread is written.
 fn poisoned(commit: GroupCommit) {
-    let log = Log::new(commit);
-    let others: Vec<_> = (0..2)
-        .map(|_| {
-            let log = log.clone();
-            thread::spawn(move || log.put(false))
-        })
-        .collect();
-    log.put(false);
-    log.latch.store(FAILED, Ordering::Release);
-    for other in others {
-        let _ = other.join().expect("no thread fails");
-    }
+    beside_two(commit, |log| {
+        log.put(false);
+        log.latch.store(FAILED, Ordering::Release);
+    });
 }
 
 /// As `explore`, with up to two preemptions: with three it takes minutes.

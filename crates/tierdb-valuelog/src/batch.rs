@@ -77,23 +77,16 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
             }
         }
-        let acknowledged = installed.and_then(|filled| {
-            self.acknowledge_all(&planned, durability)?;
-            Ok(filled)
-        });
+        let acknowledged = installed.and_then(|()| self.acknowledge_all(&planned, durability));
         // Not before: what is not durable stays in the index.
         for write in &planned {
             if write.body.is_none() || acknowledged.is_err() {
                 self.purge_if_absent(write.key, write.entry);
             }
         }
-        let filled = acknowledged?;
+        acknowledged?;
         self.counters.batches.add(1);
         self.counters.user_bytes.add(batch.bytes() as u64);
-        // As in `put`.
-        if let Some(filled) = filled {
-            self.after_append(filled);
-        }
         self.after_flash_write();
         Ok(())
     }
@@ -126,9 +119,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(planned)
     }
 
-    /// Brings the batch into the store, visible and ordered; durable when it has been waited for. Says how full a ring is by it, if it
-    /// changes anything.
-    fn write_planned(&self, planned: &mut Vec<Planned<'_>>, durability: Durability) -> Result<Option<u64>> {
+    /// Brings the batch into the store, visible and ordered; durable when it has been waited for.
+    fn write_planned(&self, planned: &mut Vec<Planned<'_>>, durability: Durability) -> Result<()> {
         let deletes_only = planned.iter().all(|write| write.body.is_none());
         let mut full = false;
         let mut absent = Vec::new();
@@ -140,7 +132,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             absent.extend(planned.extract_if(.., |write| write.is_absent));
             if planned.is_empty() {
                 if self.are_absent(&absent)? {
-                    return Ok(None);
+                    return Ok(());
                 }
                 continue;
             }
@@ -163,7 +155,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 self.install(planned, &absent, RedoIn::Ring, durability)?
             };
             match installed {
-                Installed::Yes(filled) => return Ok(Some(filled)),
+                Installed::Yes(filled) => {
+                    self.after_append(filled);
+                    return Ok(());
+                }
                 Installed::KeyMoved => {}
                 Installed::RingFull(_) if deletes_only && !full => full = true,
                 // The list of a spilled batch takes half a ring at the most.

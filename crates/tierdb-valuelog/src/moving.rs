@@ -396,8 +396,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
         };
         let Ok(chunk) = device.read_chunk(victim, Cause::Gc) else {
-            // Its records are where they were. Other chunks can still be collected.
-            quarantine();
+            // Its records are where they were, and other chunks can still be collected. Where there is room it is tried again some time: a
+            // device that fails for a while is not to cost all that is collected meanwhile.
+            if device.is_short(self.options.gc_free_pct) {
+                quarantine();
+            }
             return Ok(());
         };
         let place = |at: u64| Place::Flash(device.number(), base + at);

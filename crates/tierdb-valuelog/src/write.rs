@@ -37,14 +37,6 @@ pub struct Body<'v> {
     pub parts: Option<PartList>,
 }
 
-/// A value that is published, and not durable yet.
-struct Published {
-    entry: u64,
-    word: Word,
-    /// Bytes in its ring by then, if it went to one.
-    filled: Option<u64>,
-}
-
 impl Body<'_> {
     /// Whether its word is of the large class.
     pub fn is_long(&self) -> bool {
@@ -65,7 +57,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         } else {
             self.pool.admit(INDEX_ADMIT).and_then(|()| self.put_on_flash(key, &body, durability))
         };
-        let Published { entry, word, filled } = written.inspect_err(|_| {
+        let (entry, word) = written.inspect_err(|_| {
             if let Some(parts) = &body.parts {
                 self.release_parts(parts);
             }
@@ -73,11 +65,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.counters.puts.add(1);
         self.counters.user_bytes.add((key.len() + value.len()) as u64);
         self.acknowledge(entry, word, durability)?;
-        // Not before: whoever needs the work may have to do it, and a word that it moves would stay marked as not durable.
-        if let Some(filled) = filled {
-            self.after_append(filled);
-        }
-        if filled.is_none() || body.parts.is_some() {
+        if stored > self.ring_limit() || body.parts.is_some() {
             self.after_flash_write();
         }
         Ok(())
@@ -126,7 +114,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         })
     }
 
-    fn put_in_ring(&self, key: &[u8], body: &Body<'_>, durability: Durability) -> Result<Published> {
+    fn put_in_ring(&self, key: &[u8], body: &Body<'_>, durability: Durability) -> Result<(u64, Word)> {
         loop {
             self.reserve_seqnos();
             let (guard, entry) = self.pin_entry(key)?;
@@ -165,12 +153,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
             drop(in_flight);
             drop(latched);
             self.pool.fence();
-            return Ok(Published { entry, word, filled: Some(filled) });
+            drop(guard);
+            self.after_append(filled);
+            return Ok((entry, word));
         }
     }
 
     /// A record too long for the rings: written to its own group on flash before its word is published.
-    fn put_on_flash(&self, key: &[u8], body: &Body<'_>, durability: Durability) -> Result<Published> {
+    fn put_on_flash(&self, key: &[u8], body: &Body<'_>, durability: Durability) -> Result<(u64, Word)> {
         let mut appender = Appender::new(Cause::Foreground);
         let written = self.put_with(&mut appender, key, body, durability);
         appender.seal();
@@ -183,7 +173,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         key: &[u8],
         body: &Body<'_>,
         durability: Durability,
-    ) -> Result<Published> {
+    ) -> Result<(u64, Word)> {
         loop {
             self.reserve_seqnos();
             let (guard, entry) = self.pin_entry(key)?;
@@ -224,7 +214,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             drop(in_flight);
             drop(latched);
             self.pool.fence();
-            return Ok(Published { entry, word, filled: None });
+            return Ok((entry, word));
         }
     }
 

@@ -30,7 +30,7 @@ pub struct Valuelog {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gc_free_pct: Option<u8>,
     /// Share of the flash in use, in percent, that may be garbage; beyond it collection starts as values are written, though there is
-    /// room, but for the first 32 chunks (of 512 KiB), or a sixteenth of the capacity, in each directory. Default 60, 10..=100: flash
+    /// room, but for the first 16 to 32 chunks (of 512 KiB) in each directory. Default 60, 10..=100: flash
     /// holds about two and a half times the data.
     ///
     /// Lower it to use less flash, at the cost of more writes; with 100 garbage is collected only where flash is nearly full.

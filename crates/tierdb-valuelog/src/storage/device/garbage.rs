@@ -2,13 +2,14 @@
 
 use super::Device;
 use std::collections::{BinaryHeap, HashSet};
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use tierdb_device::Dir;
 
 /// Chunks that are named at once: to find one, all are looked at.
 const NAMED: usize = 64;
-/// Chunks' worth of garbage that it may have however little else; a sixteenth of its capacity, if that is less.
-const ALLOWED: u64 = 32;
+/// Chunks' worth of garbage that it may have however little else: a sixteenth of its capacity, but so many.
+const ALLOWED: RangeInclusive<u64> = 16..=32;
 
 /// A chunk that is to be emptied.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +43,8 @@ impl<D: Dir> Device<D> {
     /// Whether more than `pct` percent of what is in use is garbage, and more than any store may have.
     pub fn is_wasteful(&self, pct: u8) -> bool {
         let garbage = self.garbage();
-        if garbage <= ALLOWED.min(self.capacity_chunks() / 16) * self.chunk_bytes {
+        let allowed = (self.capacity_chunks() / 16).clamp(*ALLOWED.start(), *ALLOWED.end());
+        if garbage <= allowed * self.chunk_bytes {
             return false;
         }
         let used = {
