@@ -84,7 +84,8 @@ pub struct Options {
     pub first_level_pct: u16,
     /// How many times as large as the one before each further level may become, but for the last: 2 to 100. Default 10.
     pub level_growth: u8,
-    /// Partitions that are migrated at once, each by a thread of its own: at least 1. Default: half of the processors, 1 to 8.
+    /// Partitions that are migrated at once where writers are held back for room, each by a thread of its own, and half as many
+    /// otherwise: at least 1. Default: half of the processors, 2 to 8.
     pub migration_threads: usize,
     /// Threads for recovery. Default: the processors.
     pub recovery_threads: usize,
@@ -118,7 +119,7 @@ impl Options {
             levels: None,
             first_level_pct: 1000,
             level_growth: 10,
-            migration_threads: (cores / 2).clamp(1, 8),
+            migration_threads: (cores / 2).clamp(2, 8),
             recovery_threads: cores,
             background: Background::Threads,
         }

@@ -64,6 +64,8 @@ pub struct Work {
     pub unreadable: Mutex<Option<Error>>,
     /// What the index takes of the memory budget, in percent.
     pub memory_pct: AtomicU64,
+    /// For how long writers had been held back when a migration last began.
+    pub stall_ns: AtomicU64,
 }
 
 #[derive(Default)]
@@ -98,6 +100,7 @@ impl Work {
             rewritten_for_reads: AtomicU64::new(0),
             unreadable: Mutex::new(None),
             memory_pct: AtomicU64::new(0),
+            stall_ns: AtomicU64::new(0),
         }
     }
 
@@ -253,6 +256,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let memory = self.work.memory_pct.load(Ordering::Relaxed).saturating_sub(from);
         let of_memory = memory as f64 / (LAST_MEMORY_PCT - from) as f64;
         longest.mul_f64(of_room.max(of_memory).min(1.0))
+    }
+
+    /// Whether writers were held back for room since this was last asked.
+    pub fn held_writers_back(&self) -> bool {
+        let stall_ns = self.counters.stall_ns.get();
+        self.work.stall_ns.swap(stall_ns, Ordering::Relaxed) != stall_ns
     }
 
     fn has_room(&self, need: &Need) -> bool {
