@@ -344,9 +344,9 @@ impl<F: BlockFile> Log<F> {
         let next = match written {
             Ok(next) => next,
             Err(error) => {
-                // The failure itself is recorded.
+                let failed = self.latch.set(error);
                 std::mem::forget(unfinished);
-                return Err(self.latch.set(error));
+                return Err(failed);
             }
         };
         let mut spare = payload;

@@ -66,6 +66,8 @@ pub struct Work {
     pub memory_pct: AtomicU64,
     /// For how long writers had been held back when a migration last began.
     pub stall_ns: AtomicU64,
+    /// Writers that wait for room.
+    pub waiting: AtomicU32,
 }
 
 #[derive(Default)]
@@ -101,6 +103,7 @@ impl Work {
             unreadable: Mutex::new(None),
             memory_pct: AtomicU64::new(0),
             stall_ns: AtomicU64::new(0),
+            waiting: AtomicU32::new(0),
         }
     }
 
@@ -258,10 +261,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         longest.mul_f64(of_room.max(of_memory).min(1.0))
     }
 
-    /// Whether writers were held back for room since this was last asked.
+    /// Whether writers were held back for room since this was last asked, or wait for it.
     pub fn held_writers_back(&self) -> bool {
         let stall_ns = self.counters.stall_ns.get();
-        self.work.stall_ns.swap(stall_ns, Ordering::Relaxed) != stall_ns
+        let held_back = self.work.stall_ns.swap(stall_ns, Ordering::Relaxed) != stall_ns;
+        // How long these wait is counted when they have done so.
+        held_back || self.work.waiting.load(Ordering::Relaxed) > 0
     }
 
     fn has_room(&self, need: &Need) -> bool {
@@ -278,7 +283,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let start = Instant::now();
         self.counters.stalls.add(1);
+        self.work.waiting.fetch_add(1, Ordering::Relaxed);
         let made = if self.work.is_inline() { self.free_up(need) } else { self.wait_for_space(need) };
+        self.work.waiting.fetch_sub(1, Ordering::Relaxed);
         self.counters.stall_ns.add(start.elapsed().as_nanos() as u64);
         made
     }

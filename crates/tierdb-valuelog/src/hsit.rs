@@ -176,7 +176,7 @@ impl<P: Pool> Hsit<P> {
         if now.place() != from || now.tag() != to.tag() {
             return None;
         }
-        // A word that is not durable yet stays marked: its reader or writer makes the new one durable.
+        // A word that is not durable yet stays marked until it is: whoever moves, reads or wrote it sees to that.
         self.publish(entry, if now.is_dirty() { to.dirty() } else { to });
         Some(now)
     }

@@ -26,7 +26,9 @@ use tierdb_pmem::Pool;
 /// Victims in a row after which a collection that has gained no chunk gives up.
 const VICTIMS_FOR_A_GAIN: u32 = 16;
 /// Victims without a gain after which better ones are looked for: other threads may have emptied what was named.
-const NAME_AGAIN: u32 = 4;
+const NAME_AGAIN: u32 = 8;
+/// Most victims of a pass that is for garbage alone; as many as a ring fills, if that is more.
+const LEAST_VICTIMS: u64 = 256;
 /// Records side by side that are not worth moving to where their neighbours in key order are.
 pub const LONG_RUN: usize = 8;
 /// Longest time that a write, or a pass of reclamation, waits for emptied chunks to become free before there is no space.
@@ -256,6 +258,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let Error::NoSpace { tier: tierdb_base::TierRole::Flash, .. } = error else { return Err(error) };
         for device in self.storage.devices() {
             device.retry_growth()?;
+            device.try_unreadable_again();
         }
         self.work.settle_epochs();
         let enough = || self.storage.room() >= chunks;
@@ -306,7 +309,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         for device in self.storage.devices() {
             // As much as was written may have become garbage, and where there is too much each victim has its share of it at least. So
             // twice as many victims keep ahead of writers, and make none of them wait for all the garbage that there is.
-            let mut left = 2 * device.take_given_out() * 100 / u64::from(gc_garbage_pct);
+            // Nor do those that come after a long time without any: then it is so many in each pass.
+            let most = (self.layout.ring_bytes / self.layout.chunk_bytes).max(LEAST_VICTIMS);
+            let mut left = (2 * device.take_given_out() * 100 / u64::from(gc_garbage_pct)).min(most);
             self.collect_while(device, || {
                 let is_left = left > 0 && !self.work.is_stopping();
                 left = left.saturating_sub(1);
@@ -319,6 +324,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Collects until no chunk has much garbage.
     pub fn collect_all(&self) -> Result<()> {
         for device in self.storage.devices() {
+            device.try_unreadable_again();
             // As many chunks as there are, at the most, however writers go on.
             let mut left = device.chunks_in_file();
             self.collect_while(device, || {
@@ -368,7 +374,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         match moved {
             Ok(()) => {
-                self.counters.collected_chunks.add(1);
+                self.counters.collected_chunks.add(u64::from(is_emptied));
                 Ok(None)
             }
             Err(Error::NoSpace { .. }) if device.is_full() => Ok(Some(Ended::Done)),
@@ -396,11 +402,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
         };
         let Ok(chunk) = device.read_chunk(victim, Cause::Gc) else {
-            // Its records are where they were, and other chunks can still be collected. Where there is room it is tried again some time: a
-            // device that fails for a while is not to cost all that is collected meanwhile.
-            if device.is_short(self.options.gc_free_pct) {
-                quarantine();
-            }
+            // Its records are where they were, and other chunks can still be collected. It comes back when they are replaced, or when it is
+            // needed: a device that fails for a while is not to cost all that was to be collected meanwhile.
+            device.leave_out(victim);
             return Ok(());
         };
         let place = |at: u64| Place::Flash(device.number(), base + at);

@@ -316,11 +316,23 @@ fn a_table_whose_index_cannot_be_read_is_the_reason_that_there_is_no_room() {
     assert!(names.iter().any(|name| refused.to_string().contains(name)), "{refused}");
 }
 
+/// With all threads where writers are held back or wait, which is told once of those before, and with half of them else.
+#[test]
+fn migrations_know_whether_writers_were_held_back() {
+    let store = Store::new(POOL, rig::options(POOL));
+    let core = store.core();
+    assert!(!core.held_writers_back());
+    core.counters.stall_ns.add(1);
+    assert!(core.held_writers_back() && !core.held_writers_back());
+    core.work.waiting.fetch_add(1, Ordering::Relaxed);
+    assert!(core.held_writers_back() && core.held_writers_back());
+}
+
 #[test]
 fn partitions_are_migrated_at_once() {
     let options = Options {
         partitions: 2,
-        migration_threads: 2,
+        migration_threads: 4,
         background: Background::Threads,
         ..rig::options(POOL)
     };

@@ -108,7 +108,7 @@ impl Sizes {
             metric: self.ranges.0,
             range_tables: self.ranges.1,
             level_growth: 2,
-            migration_threads: if self.background == Background::Inline { 1 } else { 2 },
+            migration_threads: if self.background == Background::Inline { 1 } else { 4 },
             recovery_threads: if self.background == Background::Inline { 1 } else { 2 },
             background: self.background,
             ..Options::for_pool(self.memory, self.pool)

@@ -18,8 +18,8 @@ pub enum State {
     Sealed,
     /// Holds a part of one long value.
     Part,
-    /// Holds bytes that something refers to or may refer to, and that did not check or could not be read: kept
-    /// as evidence, never collected or given out, until the store is opened again.
+    /// Holds bytes that something refers to or may refer to, and that did not check: kept as evidence, never
+    /// collected or given out, until the store is opened again.
     Quarantined,
 }
 
@@ -46,6 +46,8 @@ pub struct Chunk {
     has_heads: bool,
     /// Whether a collection has left live records in it, and none was given up since: others are tried before it.
     pub is_stuck: bool,
+    /// Whether collection could not read it: it is left out.
+    pub is_unreadable: bool,
     /// Bytes that count as written since it was opened: see [`Chunk::count_room`].
     pub filled: u64,
 }
@@ -184,12 +186,14 @@ impl Chunk {
 
     /// About how many bytes of it are not needed, while nothing is written to it.
     pub fn garbage(&self) -> u64 {
-        if self.state == State::Sealed { self.filled.saturating_sub(self.live_estimate()) } else { 0 }
+        let counts = self.state == State::Sealed && !self.is_unreadable;
+        if counts { self.filled.saturating_sub(self.live_estimate()) } else { 0 }
     }
 
     /// Whether there is anything to gain by moving its live records: it has garbage, or two like it fill no more than one.
     pub fn gains(&self, chunk_bytes: u64) -> bool {
         self.state == State::Sealed
+            && !self.is_unreadable
             && (self.garbage() >= chunk_bytes / 16 || self.live_estimate() <= chunk_bytes / 2)
     }
 

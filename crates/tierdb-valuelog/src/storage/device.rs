@@ -80,7 +80,7 @@ pub struct Usage {
     pub live: u64,
     /// Parts of long values.
     pub parts: u64,
-    /// Chunks kept because of damage.
+    /// Chunks kept because of damage, or since collection could not read them.
     pub quarantined: u64,
 }
 
@@ -382,7 +382,7 @@ impl<D: Dir> Device<D> {
         self.fillings.existing(u64::from(number)).map_or(0, |filling| filling.load(Ordering::Acquire))
     }
 
-    /// Something of chunk `number` did not check, or could not be read: it is kept, if it still is of that `filling`. Says
+    /// Something of chunk `number` did not check: it is kept, if it still is of that `filling`. Says
     /// whether it is.
     pub fn quarantine(&self, number: u32, filling: u32) -> bool {
         let at = u64::from(number) * self.chunk_bytes;
@@ -599,6 +599,7 @@ impl<D: Dir> Device<D> {
             match chunk.state {
                 State::Part => usage.parts += self.chunk_bytes,
                 State::Quarantined => usage.quarantined += self.chunk_bytes,
+                State::Sealed if chunk.is_unreadable => usage.quarantined += self.chunk_bytes,
                 _ => usage.live += chunk.live_estimate(),
             }
         }

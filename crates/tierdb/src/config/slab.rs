@@ -41,8 +41,8 @@ pub struct Slab {
     /// *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrate_to_pct: Option<u8>,
-    /// Partitions that are migrated at once where writers are held back for room, each by a thread of its own; half as many otherwise,
-    /// which writes less to flash. Default half of the processors, 2 to 8; 1..=64.
+    /// Partitions that are migrated at once where writers are held back for room, each by a thread of its own; half as many, rounded up,
+    /// otherwise, which writes less to flash. Default half of the processors, 2 to 8; 1..=64.
     ///
     /// Raise it if writers stall (`Stats::stall_ns`) while flash and processors are idle. *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]

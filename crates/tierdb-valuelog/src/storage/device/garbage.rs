@@ -59,6 +59,27 @@ impl<D: Dir> Device<D> {
         self.given_out.swap(0, Ordering::Relaxed)
     }
 
+    /// Whether that is any.
+    pub fn has_given_out(&self) -> bool {
+        self.given_out.load(Ordering::Relaxed) > 0
+    }
+
+    /// Chunk `number` could not be read: it is neither collected nor counted until it is filled anew, or [tried again].
+    ///
+    /// [tried again]: Device::try_unreadable_again
+    pub fn leave_out(&self, number: u32) {
+        self.with_chunk(number, |chunk| chunk.is_unreadable = true);
+    }
+
+    /// Chunks that could not be read may be collected again.
+    pub fn try_unreadable_again(&self) {
+        for number in
+            (0..self.chunks_in_file()).filter(|number| self.chunks.existing(u64::from(*number)).is_some())
+        {
+            self.with_chunk(number, |chunk| chunk.is_unreadable = false);
+        }
+    }
+
     /// Whether there is still as much to gain by emptying `victim` as when it was named.
     pub fn gains(&self, victim: Victim) -> bool {
         let Some(chunk) = self.chunks.existing(u64::from(victim.number)) else { return false };
