@@ -374,7 +374,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         match moved {
             Ok(()) => {
-                self.counters.collected_chunks.add(u64::from(is_emptied));
+                self.counters.collected_chunks.add(1);
                 Ok(None)
             }
             Err(Error::NoSpace { .. }) if device.is_full() => Ok(Some(Ended::Done)),
