@@ -29,6 +29,8 @@ pub(super) const TIGHT: &str = "flash of twice the data";
 pub(super) const MORE_THREADS: &str = "c, 4 threads";
 
 const VALUE: u64 = 1024;
+/// Bytes of memory with room for what 4 threads insert in half a minute.
+const INSERTING_MEMORY: u64 = 64 << 20;
 /// What flash is at the pace of where slab is compared: PrismDB's own is dense and slow.
 const SLAB_FLASH: &str = "qlc";
 
@@ -238,7 +240,9 @@ impl Comparison {
                     vec![1, 4, 16];
             }
             Comparison::EmbeddedSync => {
-                let (keys, place) = (desk.keys(100_000), desk.place(None, None));
+                // D inserts, and on one SSD memory bounds how many keys there can be.
+                let keys = desk.keys(100_000);
+                let place = desk.place(Some((Desk::data(keys) / 4).max(INSERTING_MEMORY)), None);
                 desk.add("", &["tierdb-ssd", "fjall", "redb", "lmdb"], &["a", "f", "d"], keys, place)
                     .threads = vec![4];
             }
