@@ -344,6 +344,7 @@ impl<F: BlockFile> Log<F> {
         let next = match written {
             Ok(next) => next,
             Err(error) => {
+                // Recorded with its cause: there is nothing left for the guard to say.
                 let failed = self.latch.set(error);
                 std::mem::forget(unfinished);
                 return Err(failed);

@@ -21,6 +21,20 @@ fn word_at(thread: u64) -> u64 {
     thread % 2 * (support::POOL - 4096) + thread * 8
 }
 
+/// An empty pool with its media and its failure latch, and where a write takes so long.
+fn store(write_latency: Option<Duration>) -> (World, FailureLatch, LoggedPool<TestDir>) {
+    let slow = write_latency.map(|write_latency| Emulation {
+        name: "test",
+        read_latency: Duration::ZERO,
+        write_latency,
+        bandwidth: 0,
+    });
+    let (world, latch) = (World::new(), FailureLatch::new());
+    let dir = support::new_dir(&world);
+    let pool = LoggedPool::create(dir, wide(), support::SEED, latch.clone(), Meter::new(), slow);
+    (world, latch, pool.expect("create"))
+}
+
 /// Thread t counts up its word; the count before it is in a body that was flushed first.
 fn count_up(
     pool: &LoggedPool<TestDir>,
@@ -111,17 +125,7 @@ fn what_any_thread_was_told_survives_a_crash_at_any_moment() {
 #[test]
 fn a_failure_wakes_every_waiter_with_a_refusal() {
     for nth in [1, 2, 5, 20, 60] {
-        let world = World::new();
-        let latch = FailureLatch::new();
-        let pool: LoggedPool<TestDir> = LoggedPool::create(
-            support::new_dir(&world),
-            wide(),
-            support::SEED,
-            latch.clone(),
-            Meter::new(),
-            None,
-        )
-        .expect("create");
+        let (world, latch, pool) = store(None);
         world.inject(FaultPlan::nth(nth, FaultKind::Eio).on(Ops::WRITE | Ops::SYNC));
         let acked: Arc<Vec<AtomicU64>> = Arc::new((0..THREADS).map(|_| AtomicU64::new(0)).collect());
         std::thread::scope(|scope| {
@@ -177,16 +181,7 @@ fn appends_that_find_no_room_make_it_and_go_on() {
 /// written the block that it waits for.
 #[test]
 fn a_wait_for_what_another_thread_has_just_written_succeeds() {
-    let world = World::new();
-    let pool: LoggedPool<TestDir> = LoggedPool::create(
-        support::new_dir(&world),
-        wide(),
-        support::SEED,
-        FailureLatch::new(),
-        Meter::new(),
-        None,
-    )
-    .expect("create");
+    let (_, _, pool) = store(None);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..7 {
@@ -196,7 +191,7 @@ fn a_wait_for_what_another_thread_has_just_written_succeeds() {
                 }
             });
         }
-        for count in 1..=5_000 {
+        for count in 1..=60_000 {
             pool.admit(8).expect("room");
             pool.publish(0, count);
             pool.wait(pool.lsn()).expect("what was appended becomes durable");
@@ -209,19 +204,10 @@ fn a_wait_for_what_another_thread_has_just_written_succeeds() {
 #[test]
 fn writers_that_come_back_at_once_share_blocks() {
     const WRITES: u64 = 100;
-    let slow = Emulation {
-        name: "test",
-        read_latency: Duration::ZERO,
-        write_latency: Duration::from_millis(1),
-        bandwidth: 0,
-    };
     // What others do on the machine may keep a thread from coming back in time: not each time.
     let given_up = Instant::now() + Duration::from_secs(60);
     loop {
-        let world = World::new();
-        let (dir, latch) = (support::new_dir(&world), FailureLatch::new());
-        let pool = LoggedPool::create(dir, wide(), support::SEED, latch, Meter::new(), Some(slow));
-        let pool = pool.expect("create");
+        let (_, _, pool) = store(Some(Duration::from_millis(1)));
         let before = pool.stats().log_blocks;
         std::thread::scope(|scope| {
             for thread in 0..THREADS {
@@ -247,16 +233,8 @@ fn writers_that_come_back_at_once_share_blocks() {
 /// Of those who sleep until the next block can be written one alone is woken. If it is refused, the others are, too.
 #[test]
 fn a_store_that_fails_meanwhile_leaves_no_waiter_asleep() {
-    let slow = Emulation {
-        name: "test",
-        read_latency: Duration::ZERO,
-        write_latency: Duration::from_millis(100),
-        bandwidth: 0,
-    };
-    let (world, latch) = (World::new(), FailureLatch::new());
-    let dir = support::new_dir(&world);
-    let pool = LoggedPool::create(dir, wide(), support::SEED, latch.clone(), Meter::new(), Some(slow));
-    let pool = Arc::new(pool.expect("create"));
+    let (_, latch, pool) = store(Some(Duration::from_millis(100)));
+    let pool = Arc::new(pool);
     let first = pool.clone();
     pool.publish(0, 1);
     let writer = std::thread::spawn(move || first.wait(first.lsn()));
@@ -294,10 +272,7 @@ fn a_write_of_a_thread_that_unwinds_fails_nothing() {
             self.0.wait(self.0.lsn()).expect("no faults");
         }
     }
-    let (world, latch) = (World::new(), FailureLatch::new());
-    let dir = support::new_dir(&world);
-    let pool = LoggedPool::create(dir, wide(), support::SEED, latch.clone(), Meter::new(), None);
-    let pool = pool.expect("create");
+    let (_, latch, pool) = store(None);
     let unwound = std::thread::scope(|scope| {
         let owner = scope.spawn(|| {
             let _writes = Writes(&pool);
@@ -314,10 +289,7 @@ fn a_write_of_a_thread_that_unwinds_fails_nothing() {
 /// lie where it was to be.
 #[test]
 fn a_thread_that_panics_with_a_block_fails_the_store() {
-    let (world, latch) = (World::new(), FailureLatch::new());
-    let dir = support::new_dir(&world);
-    let pool = LoggedPool::create(dir, wide(), support::SEED, latch.clone(), Meter::new(), None);
-    let pool = pool.expect("create");
+    let (world, _, pool) = store(None);
     pool.publish(0, 1);
     pool.wait(pool.lsn()).expect("no faults yet");
     world.inject(FaultPlan::nth(1, FaultKind::Panic).on(Ops::WRITE));

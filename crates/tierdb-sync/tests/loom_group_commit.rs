@@ -1,4 +1,4 @@
-//! Group commit, under every interleaving of a few threads: nobody is told too early, nobody sleeps for ever, one block is
+//! Group commit, under every interleaving of a few threads with up to two or three preemptions: nobody is told too early, nobody sleeps for ever, one block is
 //! written at a time.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p tierdb-sync --test loom_group_commit`

@@ -49,6 +49,8 @@ pub struct Device<D: Dir> {
     garbage: CachePadded<AtomicU64>,
     /// Chunks given out since collection has last asked, but for those that it has itself.
     given_out: AtomicU64,
+    /// Whether collection has left out any chunk that it could not read.
+    left_out: AtomicBool,
     latch: FailureLatch,
     /// Whether the file system had no room for the last write, although the file's length says it has.
     full: AtomicBool,
@@ -67,6 +69,13 @@ struct Space {
     end: u32,
     /// Whether the file system refused to grow the file the last time.
     refused: bool,
+}
+
+impl Space {
+    /// Chunks that somebody uses.
+    fn used(&self) -> u64 {
+        u64::from(self.end) - self.free.len() as u64
+    }
 }
 
 /// How a device's space is used, in bytes.
@@ -130,6 +139,7 @@ impl<D: Dir> Device<D> {
             waiting: AtomicU32::new(0),
             garbage: CachePadded::new(AtomicU64::new(0)),
             given_out: AtomicU64::new(0),
+            left_out: AtomicBool::new(false),
             space: Mutex::new(Space { end, ..Space::default() }),
             back: Mutex::default(),
             spare: Arc::default(),
@@ -321,7 +331,7 @@ impl<D: Dir> Device<D> {
         Error::NoSpace {
             tier: TierRole::Flash,
             place: self.name.to_string(),
-            used: (u64::from(space.end) - space.free.len() as u64) * self.chunk_bytes,
+            used: space.used() * self.chunk_bytes,
             capacity: self.capacity,
         }
     }
@@ -584,13 +594,13 @@ impl<D: Dir> Device<D> {
 
     /// How its space is used.
     pub fn usage(&self) -> Usage {
-        let (end, free) = {
+        let (end, used) = {
             let space = self.space();
-            (space.end, space.free.len() as u64)
+            (space.end, space.used())
         };
         let mut usage = Usage {
             file: u64::from(end) * self.chunk_bytes,
-            used: (u64::from(end) - free) * self.chunk_bytes,
+            used: used * self.chunk_bytes,
             ..Usage::default()
         };
         for number in 0..end {

@@ -2,14 +2,14 @@
 
 use super::Device;
 use std::collections::{BinaryHeap, HashSet};
-use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use tierdb_device::Dir;
 
 /// Chunks that are named at once: to find one, all are looked at.
 const NAMED: usize = 64;
-/// Chunks' worth of garbage that it may have however little else: a sixteenth of its capacity, but so many.
-const ALLOWED: RangeInclusive<u64> = 16..=32;
+/// Chunks' worth of garbage that it may have however little else: a sixteenth of its capacity, but so many at least and at most.
+const LEAST_ALLOWED: u64 = 16;
+const MOST_ALLOWED: u64 = 32;
 
 /// A chunk that is to be emptied.
 #[derive(Clone, Copy, Debug)]
@@ -43,15 +43,12 @@ impl<D: Dir> Device<D> {
     /// Whether more than `pct` percent of what is in use is garbage, and more than any store may have.
     pub fn is_wasteful(&self, pct: u8) -> bool {
         let garbage = self.garbage();
-        let allowed = (self.capacity_chunks() / 16).clamp(*ALLOWED.start(), *ALLOWED.end());
+        let allowed = (self.capacity_chunks() / 16).clamp(LEAST_ALLOWED, MOST_ALLOWED);
         if garbage <= allowed * self.chunk_bytes {
             return false;
         }
-        let used = {
-            let space = self.space();
-            u64::from(space.end) - space.free.len() as u64
-        };
-        u128::from(garbage) * 100 > u128::from(used * self.chunk_bytes) * u128::from(pct)
+        let used = self.space().used() * self.chunk_bytes;
+        u128::from(garbage) * 100 > u128::from(used) * u128::from(pct)
     }
 
     /// How many chunks were given out since this was last asked, but for those that collection has itself.
@@ -69,13 +66,15 @@ impl<D: Dir> Device<D> {
     /// [tried again]: Device::try_unreadable_again
     pub fn leave_out(&self, number: u32) {
         self.with_chunk(number, |chunk| chunk.is_unreadable = true);
+        self.left_out.store(true, Ordering::Release);
     }
 
     /// Chunks that could not be read may be collected again.
     pub fn try_unreadable_again(&self) {
-        for number in
-            (0..self.chunks_in_file()).filter(|number| self.chunks.existing(u64::from(*number)).is_some())
-        {
+        if !self.left_out.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        for number in 0..self.chunks_in_file() {
             self.with_chunk(number, |chunk| chunk.is_unreadable = false);
         }
     }
