@@ -28,6 +28,8 @@ fn scripts_cut_off_the_log() {
 
 #[test]
 fn what_a_reader_has_seen_lasts() {
+    // Its writers are held up while they are pinned.
+    let _alone = crate::full::alone();
     what_is_seen_lasts(
         &Sizes::tiny(),
         &[("valuelog/src/hsit.rs", "persist_word"), ("valuelog/src/hsit.rs", "wait")],

@@ -11,9 +11,9 @@ use tierdb_engine::conformance::harm::Rig;
 use tierdb_engine::{Durability, Engine, KeyRange, WriteBatch};
 use tierdb_sim::{FaultKind, FaultPlan, Ops};
 
-/// What is given up comes back when no reader of the process is left. Some of these tests are readers that stand still, so that
-/// one runs at a time.
-fn alone() -> MutexGuard<'static, ()> {
+/// What is given up comes back when no reader of the process is left. Some of these tests are readers that stand still, as is one of
+/// crashes, so that one runs at a time.
+pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
