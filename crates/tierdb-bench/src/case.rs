@@ -43,6 +43,9 @@ pub struct Case {
     /// Bytes of memory, page cache included, that its process is held to by a control group.
     #[serde(default)]
     pub group_bytes: Option<u64>,
+    /// Whether TierDB leaves out checksums of 256 bytes and more, to see what they cost.
+    #[serde(default)]
+    pub unchecked: bool,
 }
 
 impl Case {

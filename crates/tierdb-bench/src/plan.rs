@@ -174,6 +174,7 @@ pub fn bare_case(
         seed: place.site.seed,
         recovery: !place.no_recovery,
         idle: place.idle,
+        unchecked: false,
         group_bytes: place.site.memory_group.map(|more| memory(place) + more.bytes()),
     }
 }
@@ -333,7 +334,6 @@ pub fn settings(
         repeats: place.repeat as usize,
         systems: used.iter().map(|system| (system.name().to_owned(), system.about().to_owned())).collect(),
         reference: None,
-        checksums: None,
     }
 }
 

@@ -39,18 +39,6 @@ pub struct Settings {
     /// What flash does by itself, where that was asked for.
     #[serde(default)]
     pub reference: Option<Reference>,
-    /// What checking takes, where that was asked for.
-    #[serde(default)]
-    pub checksums: Option<Checksums>,
-}
-
-/// What checksums take on this machine, in microseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Checksums {
-    /// That of a record with a value of 1 KiB.
-    pub record_us: f64,
-    /// That of a header or of a few words.
-    pub header_us: f64,
 }
 
 /// A run.

@@ -376,6 +376,7 @@ fn no_phase_reads_what_another_read_in_the_same_order_but_every_system_does() {
             recovery: false,
             idle: 0.0,
             group_bytes: None,
+            unchecked: false,
         };
         let reads = Reads::default();
         let systems = Systems(vec![Box::new(Telling(reads.clone()))]);

@@ -19,7 +19,7 @@
 
 use crate::word::{UNIT, tag_of};
 use std::ops::Range;
-use tierdb_base::{checksum, checksum_parts, matches};
+use tierdb_base::{checksum, matches};
 
 /// Bytes of a record's header.
 pub const HEADER: usize = 32;
@@ -169,14 +169,13 @@ pub fn encode(
     body: &[u8],
 ) -> usize {
     debug_assert!(key.len() <= 0xffff && body.len() <= u32::MAX as usize);
-    let mut header = header_bytes(seed, kind, entry, seqno, key.len() as u16, body.len() as u32);
-    let sum = checksum_parts(seed, &[&header[8..], key, body]);
-    header[..8].copy_from_slice(&sum.to_le_bytes());
     let len = HEADER + key.len() + body.len();
     let start = out.len();
-    out.extend_from_slice(&header);
+    out.extend_from_slice(&header_bytes(seed, kind, entry, seqno, key.len() as u16, body.len() as u32));
     out.extend_from_slice(key);
     out.extend_from_slice(body);
+    let sum = checksum(seed, &out[start + 8..]);
+    out[start..start + 8].copy_from_slice(&sum.to_le_bytes());
     out.resize(start + stored_len(len) as usize, 0);
     len
 }

@@ -1,28 +1,12 @@
 //! What is measured of TierDB alone, against the device, the clock and itself.
 
-use super::compare::{BUSY, HITS, MISSES, UPDATES};
+use super::compare::{BUSY, CHECKED, HITS, MISSES, UNCHECKED, UPDATES};
 use super::grid::{Better, Score, verdict};
 use crate::phase::Measured;
 use crate::reference::{hit_median, miss_median};
-use crate::report::{Checksums, Repeated, Report, Spread};
+use crate::report::{Repeated, Report, Spread};
 use crate::table::micros;
-use crate::workload::Op;
 use std::fmt::Write as _;
-use std::hint::black_box;
-use std::time::Instant;
-use tierdb::ByteSize;
-
-/// Checksums of whole records that a put costs at most: of the record that is written, and of it when it is moved to
-/// flash. A get that does not find its value in the cache costs one.
-const PUT_RECORDS: f64 = 2.0;
-const GET_RECORDS: f64 = 1.0;
-/// Checksums of headers and words beside them, by a generous count.
-const HEADERS: f64 = 4.0;
-/// Bytes of a record with a key of 16 B and a value of 1 KiB, and of a header.
-const RECORD: usize = 1072;
-const HEADER: usize = 32;
-/// Bytes that the records lie in of which checksums are timed: more than caches hold.
-const SPREAD: usize = 64 << 20;
 
 /// Keys that times to open are meant for: fewer are opened sooner.
 const RECOVERY_KEYS: u64 = 4_000_000;
@@ -71,28 +55,36 @@ fn table(lines: &[Line]) -> String {
     out
 }
 
-/// Measures what checksums take here, the median of many rounds: of records that no cache holds, as they come from a device
-/// or lie in memory since long, and of headers that have just been written or read.
-pub(super) fn checksums() -> Checksums {
-    let of = |len: usize, spread: usize| {
-        const EACH: u32 = 1000;
-        let bytes = vec![0x5a; spread];
-        let mut rng = fastrand::Rng::with_seed(7);
-        let rounds = (0..100).map(|seed| {
-            let places: Vec<usize> = (0..EACH).map(|_| rng.usize(0..spread / len) * len).collect();
-            let begun = Instant::now();
-            for at in places {
-                black_box(tierdb_base::checksum(seed, black_box(&bytes[at..at + len])));
-            }
-            (begun.elapsed() / EACH).as_secs_f64() * 1e6
-        });
-        median(Spread::of(rounds)).unwrap_or(0.0)
-    };
-    Checksums { record_us: of(RECORD, SPREAD), header_us: of(HEADER, HEADER) }
-}
-
 fn labelled<'r>(report: &'r Report, label: &str, system: &str) -> Option<&'r Repeated> {
     report.cases.iter().find(|case| case.label == label && case.first().system == system)
+}
+
+/// What checksums cost in phase number `index`: by how much there is less throughput with them than without.
+fn checksums_of(report: &Report, index: usize, what: &str) -> Line {
+    let of = |label: &str, figure: fn(&Measured) -> f64| {
+        let runs = report.cases.iter().filter(|case| case.label == label).flat_map(|case| &case.runs);
+        let figures: Vec<f64> = runs.filter_map(|run| run.phases.get(index).map(figure)).collect();
+        let runs = figures.len();
+        Spread::of(figures).map(|spread| (spread.median, runs))
+    };
+    let both = |figure| of(CHECKED, figure).zip(of(UNCHECKED, figure));
+    let rates = both(|phase| phase.rate);
+    let cost = rates.map(|((with, _), (without, _))| (1.0 - with / without) * 100.0);
+    let mut how = String::new();
+    if let (Some(((with, runs), (without, others))), Some(((cpu_with, _), (cpu_without, _)))) =
+        (rates, both(|phase| phase.cpu_us_per_op))
+    {
+        let _ = write!(
+            how,
+            "throughput with them against that without, medians of {runs} and {others} runs in turn, 2 threads, flash in memory: {} and {} K ops/s; \
+             processor time {} and {} us",
+            micros(with / 1e3),
+            micros(without / 1e3),
+            micros(cpu_with),
+            micros(cpu_without),
+        );
+    }
+    Line::new(format!("checksums of {what}"), cost, "%", how).at_most(5.0)
 }
 
 /// A figure of the phase behind the load.
@@ -119,24 +111,6 @@ pub(super) fn limits(report: &Report) -> String {
     let busy_share = of_phase(busy, |phase| {
         Some(phase.rate / reference?.ceiling(phase)?.by_device).filter(|_| goes_to_flash(phase))
     });
-    let cost = |case: Option<&Repeated>, records: f64| {
-        let sums = report.settings.checksums?;
-        let each = of_phase(case, |phase| {
-            let reads = phase.latencies.iter().any(|latency| latency.op == Op::Read);
-            Some(phase.cpu_us_per_op).filter(|_| !reads || goes_to_flash(phase))
-        })?;
-        Some((records * sums.record_us + HEADERS * sums.header_us) / each * 100.0)
-    };
-    let sums = report.settings.checksums.unwrap_or_default();
-    let share_of = |what: &str, records: f64| {
-        format!(
-            "{records:.0} of a record at {:.3} us (median, records anywhere in {}) and {HEADERS:.0} of a header at {:.3} us, as a share of the \
-             processor time of {what}",
-            sums.record_us,
-            ByteSize(SPREAD as u64),
-            sums.header_us
-        )
-    };
     let mut lines = vec![
         Line::new(
             "get served by the value cache, median",
@@ -171,20 +145,8 @@ pub(super) fn limits(report: &Report) -> String {
             ),
         )
         .at_least(90.0),
-        Line::new(
-            "checksums of a put",
-            cost(case(UPDATES), PUT_RECORDS),
-            "%",
-            share_of("a put", PUT_RECORDS),
-        )
-        .at_most(5.0),
-        Line::new(
-            "checksums of a get from flash",
-            cost(misses, GET_RECORDS),
-            "%",
-            share_of("a get from flash", GET_RECORDS),
-        )
-        .at_most(5.0),
+        checksums_of(report, 1, "a put"),
+        checksums_of(report, 2, "a get of uniform keys"),
     ];
     for case in report.cases.iter().filter(|case| case.label == UPDATES) {
         let idle = median(case.figure(|run| run.idle_cores)).map(|share| share * 100.0);
@@ -250,24 +212,24 @@ mod tests {
     }
 
     #[test]
-    fn checksums_are_of_records_that_no_cache_holds() {
-        let run = Outcome {
-            system: "tierdb-byte".to_owned(),
-            phases: ["load", "put"]
-                .map(|name| Measured { name: name.to_owned(), cpu_us_per_op: 10.0, ..Measured::default() })
-                .to_vec(),
-            ..Outcome::default()
+    fn checksums_cost_what_there_is_more_throughput_without_them() {
+        let runs = |label: &str, rates: [f64; 3]| {
+            let run = |rate| Outcome {
+                system: "tierdb-byte".to_owned(),
+                phases: ["load", "put", "get"]
+                    .map(|name| Measured { name: name.to_owned(), rate, cpu_us_per_op: 4.0, ..Measured::default() })
+                    .to_vec(),
+                ..Outcome::default()
+            };
+            rates.map(|rate| Repeated { label: label.to_owned(), runs: vec![run(rate)] })
         };
-        let report = Report {
-            settings: Settings {
-                checksums: Some(Checksums { record_us: 0.2, header_us: 0.025 }),
-                ..Settings::default()
-            },
-            cases: vec![Repeated { label: UPDATES.to_owned(), runs: vec![run] }],
-            ..Report::default()
-        };
+        let with = runs(CHECKED, [9.6e4, 1e3, 9.9e4]);
+        let without = runs(UNCHECKED, [1e5, 9.9e4, 9e5]);
+        let report = Report { cases: with.into_iter().chain(without).collect(), ..Report::default() };
         let said = limits(&report);
-        let line = "| checksums of a put | 5.00 % | ≤ 5: met | 2 of a record at 0.200 us (median, records anywhere in 64 MiB) and";
+        let line = "| checksums of a put | 4.00 % | ≤ 5: met | throughput with them against that without, medians of 3 and 3 runs in \
+                    turn, 2 threads, flash in memory: 96.0 and 100 K ops/s; processor time 4.00 and 4.00 us |";
         assert!(said.contains(line), "{said}");
+        assert!(said.contains("| checksums of a get of uniform keys |"), "{said}");
     }
 }

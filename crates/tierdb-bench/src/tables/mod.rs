@@ -53,7 +53,9 @@ pub fn run(
     for (comparison, draft) in drafts {
         let report = match kept(comparison) {
             Some(path) => read(&path)?,
-            None => measure(comparison, draft.plan, tell),
+            None => {
+                plan::carry_out(draft.plan, &|line| tell(&format!("{}: {line}", comparison.name())))
+            }
         };
         let text = page::section(comparison, &report, &draft.absent, asked);
         print(&text)?;
@@ -61,14 +63,6 @@ pub fn run(
         failures.extend(report.failures);
     }
     Ok(failures)
-}
-
-fn measure(comparison: Comparison, plan: plan::Plan, tell: &dyn Fn(&str)) -> Report {
-    let mut report = plan::carry_out(plan, &|line| tell(&format!("{}: {line}", comparison.name())));
-    if comparison == Comparison::Limits {
-        report.settings.checksums = Some(limits::checksums());
-    }
-    report
 }
 
 /// What would run, and how long that takes.
