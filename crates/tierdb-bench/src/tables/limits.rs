@@ -217,7 +217,12 @@ mod tests {
             let run = |rate| Outcome {
                 system: "tierdb-byte".to_owned(),
                 phases: ["load", "put", "get"]
-                    .map(|name| Measured { name: name.to_owned(), rate, cpu_us_per_op: 4.0, ..Measured::default() })
+                    .map(|name| Measured {
+                        name: name.to_owned(),
+                        rate,
+                        cpu_us_per_op: 4.0,
+                        ..Measured::default()
+                    })
                     .to_vec(),
                 ..Outcome::default()
             };

@@ -53,9 +53,7 @@ pub fn run(
     for (comparison, draft) in drafts {
         let report = match kept(comparison) {
             Some(path) => read(&path)?,
-            None => {
-                plan::carry_out(draft.plan, &|line| tell(&format!("{}: {line}", comparison.name())))
-            }
+            None => plan::carry_out(draft.plan, &|line| tell(&format!("{}: {line}", comparison.name()))),
         };
         let text = page::section(comparison, &report, &draft.absent, asked);
         print(&text)?;

@@ -30,8 +30,9 @@ pub struct RealOptions {
     /// Use io_uring where the kernel allows it. Default true. Without it each read is a system call, and
     /// [`BlockFile::read_many`](crate::BlockFile::read_many) uses a few threads.
     pub io_uring: bool,
-    /// Batches in flight at once. Default 8, at least 1. As many threads read each for itself; reads of
-    /// more are combined. Fewer rings make larger batches and more waiting.
+    /// Batches in flight at once. Default 32, at least 1. As many threads read each for itself; reads of
+    /// more are combined. Fewer rings make larger batches and more waiting. A ring takes a descriptor from its first batch of
+    /// several reads on.
     pub rings: usize,
     /// Most reads of a batch. Default 64, as PRISM's coalescing limit; 1 to 64. Fewer for comparison.
     pub batch: usize,
@@ -39,7 +40,7 @@ pub struct RealOptions {
 
 impl Default for RealOptions {
     fn default() -> Self {
-        RealOptions { batching: ReadBatching::Combining, io_uring: true, rings: 8, batch: BATCH }
+        RealOptions { batching: ReadBatching::Combining, io_uring: true, rings: 32, batch: BATCH }
     }
 }
 
@@ -54,8 +55,7 @@ impl Device {
     /// `ring` is one that works, if there is one.
     pub fn new(options: &RealOptions, ring: Option<Ring>) -> Self {
         let rings = ring.map(|first| {
-            // A limit on locked memory may end this early; one ring is enough to go on with.
-            let more = (1..options.rings).map_while(|_| Ring::new().ok());
+            let more = (1..options.rings).map(|_| Ring::default());
             let window = match options.batching {
                 ReadBatching::Timeout(window) => Some(window),
                 ReadBatching::Combining | ReadBatching::Direct => None,

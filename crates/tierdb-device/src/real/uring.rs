@@ -52,25 +52,33 @@ impl Read {
     }
 }
 
-/// A ring that runs one batch of reads at a time.
+/// A ring that runs one batch of reads at a time. One read is read without it, so that a port which never sees a batch of
+/// several takes neither a descriptor nor memory of the kernel.
+#[derive(Default)]
 pub struct Ring {
-    /// `None` once the kernel has refused to go on with it.
+    /// `None` until the first batch of several reads, and after one that unwound.
     ring: Option<IoUring>,
+    /// The kernel takes no entries from rings of this process any more.
+    is_refused: bool,
 }
 
 /// The outcome of a read that was not started.
 const NOT_STARTED: i32 = -Errno::AGAIN.raw_os_error();
 
 impl Ring {
-    pub fn new() -> io::Result<Self> {
-        Ok(Ring { ring: Some(IoUring::builder().dontfork().build(BATCH as u32)?) })
-    }
-
     /// A ring that has read the first block of `file`.
     pub fn tried_on(file: BorrowedFd<'_>) -> io::Result<Self> {
-        let mut ring = Self::new()?;
+        let mut ring = Ring { ring: Some(make()?), is_refused: false };
         ring.try_on(file)?;
         Ok(ring)
+    }
+
+    /// The ring, or a new one. `None` where there can be none now: reads are then not started.
+    fn take(&mut self) -> Option<IoUring> {
+        if self.is_refused {
+            return None;
+        }
+        self.ring.take().or_else(|| make().ok())
     }
 
     /// Reads the first block of `file` twice at once, since one read alone does not go through the ring.
@@ -89,6 +97,10 @@ impl Ring {
     }
 }
 
+fn make() -> io::Result<IoUring> {
+    IoUring::builder().dontfork().build(BATCH as u32)
+}
+
 impl Port for Ring {
     type Request = Read;
     /// Bytes read, or a negative error number.
@@ -101,16 +113,16 @@ impl Port for Ring {
             return done(0, read.alone());
         }
         let mut started = 0;
-        if let Some(mut ring) = self.ring.take() {
+        if let Some(mut ring) = self.take() {
             // If anything below unwinds, the flight ends first, and then the ring goes: it may hold entries
             // that the kernel has not taken.
             let mut flight = Flight { ring: &mut ring, queued: 0, landed: 0, refused: false };
             flight.queue(reads);
             flight.land(done);
             started = flight.landed;
-            let refused = flight.refused;
+            self.is_refused = flight.refused;
             drop(flight);
-            self.ring = Some(ring).filter(|_| !refused);
+            self.ring = Some(ring).filter(|_| !self.is_refused);
         }
         for position in started..reads.len() {
             done(position, NOT_STARTED);
@@ -243,12 +255,28 @@ mod tests {
 
     #[test]
     fn a_batch_completes_and_the_ring_takes_the_next() {
-        let Ok(mut ring) = Ring::new() else { return };
+        if make().is_err() {
+            return;
+        }
+        let mut ring = Ring::default();
         for _ in 0..3 {
             let mut outcomes = [0; BLOCKS];
             let bufs = run(&mut ring, &mut |position, outcome| outcomes[position] += outcome);
             assert_eq!((outcomes, filled(&bufs)), ([4096; BLOCKS], BLOCKS));
+            assert!(ring.ring.is_some(), "it is kept for the next batch");
         }
+    }
+
+    #[test]
+    fn one_read_needs_no_ring() {
+        let (mut ring, file) = (Ring::default(), file());
+        let mut buf = AlignedBuf::zeroed(4096).expect("memory");
+        // SAFETY: `file` and `buf` outlive the call of `run`, and are not touched before it is over.
+        let read = unsafe { Read::new(file.as_fd(), 4096, &mut buf) };
+        let mut outcomes = Vec::new();
+        ring.run(&[read], &mut |position, outcome| outcomes.push((position, outcome)));
+        assert_eq!((outcomes, buf[0]), (vec![(0, 4096)], 2));
+        assert!(ring.ring.is_none());
     }
 
     #[test]
@@ -261,30 +289,33 @@ mod tests {
             return;
         }
         submitter.register_enable_rings().expect("a ring that is disabled");
-        let refused = Ring { ring: Some(restricted) }.try_on(file().as_fd());
+        let refused = Ring { ring: Some(restricted), is_refused: false }.try_on(file().as_fd());
         assert_eq!(refused.expect_err("no reads").raw_os_error(), Some(Errno::ACCESS.raw_os_error()));
         Ring::tried_on(file().as_fd()).expect("one that may");
     }
 
     #[test]
     fn unwinding_waits_for_the_kernel() {
-        let Ok(mut ring) = Ring::new() else { return };
+        if make().is_err() {
+            return;
+        }
+        let mut ring = Ring::default();
         let bufs = run(&mut ring, &mut |_, _| panic!("on purpose"));
         assert_eq!(filled(&bufs), BLOCKS);
-        assert!(ring.ring.is_none());
+        assert!(ring.ring.is_none() && !ring.is_refused);
     }
 
     #[test]
     fn reads_that_the_kernel_refuses_are_said_not_to_have_started() {
         // A ring that was never enabled refuses every submission.
         let Ok(disabled) = IoUring::builder().setup_r_disabled().build(BATCH as u32) else { return };
-        let mut ring = Ring { ring: Some(disabled) };
+        let mut ring = Ring { ring: Some(disabled), is_refused: false };
         for _ in 0..2 {
             let mut outcomes = Vec::new();
             let bufs = run(&mut ring, &mut |position, outcome| outcomes.push((position, outcome)));
             assert_eq!(outcomes, (0..BLOCKS).map(|position| (position, NOT_STARTED)).collect::<Vec<_>>());
             assert_eq!(filled(&bufs), 0);
-            assert!(ring.ring.is_none());
+            assert!(ring.ring.is_none() && ring.is_refused);
         }
     }
 }
