@@ -108,6 +108,14 @@ pub enum Command {
   tierdb stat ./store --json")]
     Stat(Stat),
 
+    /// Give the space of what was deleted or overwritten back to the file system
+    ///
+    /// Reads and writes the values that garbage lies between. Never needed to make room for writes: the store does
+    /// that by itself, and keeps the space for them. Prints how much room the store's files took before and after.
+    #[command(after_help = "Example:
+  tierdb compact ./store")]
+    Compact(Compact),
+
     /// Read and check everything that is stored
     ///
     /// Changes nothing. Names each damaged place, and the keys it affects where they are known. Ends with code 6
@@ -423,6 +431,13 @@ pub struct Stat {
     /// Print one JSON object, with the same names in every version
     #[arg(long)]
     pub json: bool,
+}
+
+/// `compact`.
+#[derive(Debug, Args)]
+pub struct Compact {
+    /// Store directory or TOML configuration file
+    pub store: PathBuf,
 }
 
 /// `verify`.

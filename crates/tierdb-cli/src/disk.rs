@@ -2,8 +2,11 @@
 
 use crate::exit::Failure;
 use crate::store::{Copied, OpenHow, Saved, Stores, Work};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use tierdb::{Config, Db};
+use tierdb_base::Error;
 use tierdb_engine::VerifyReport;
 
 /// Stores where the paths on the command line say they are.
@@ -16,6 +19,28 @@ impl Stores for Disk {
         let closed = db.close();
         done?;
         Ok(closed?)
+    }
+
+    fn flash_bytes(&self, target: &Path) -> Result<u64, Failure> {
+        const BLOCK: u64 = 512;
+        let in_dir = |dir: &Path| -> std::io::Result<u64> {
+            let mut bytes = 0;
+            for file in std::fs::read_dir(dir)? {
+                bytes += file?.metadata()?.blocks() * BLOCK;
+            }
+            Ok(bytes)
+        };
+        let mut bytes = 0;
+        for tier in &Config::at(target)?.flash {
+            bytes += match in_dir(&tier.path) {
+                // Whoever opens the store says so better.
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => 0,
+                found => {
+                    found.map_err(|error| Error::io("list", tier.path.display().to_string(), 0, error))?
+                }
+            };
+        }
+        Ok(bytes)
     }
 
     fn verify(&self, target: &Path) -> Result<VerifyReport, Failure> {

@@ -1,4 +1,4 @@
-//! What `verify` and `repair` print.
+//! What `verify`, `repair`, `compact` and the copies print.
 
 use crate::exit::{Exit, Failure};
 use crate::jsonl;
@@ -62,6 +62,12 @@ fn print_saved(saved: &Saved, out: &mut dyn Write) -> Result<(), Failure> {
         writeln!(out, "uncertain: {keys} may have been overwritten or deleted since")?;
     }
     writeln!(out, "saved {}; {} has the details", counted(saved.keys, "key", "keys"), saved.list)?;
+    Ok(())
+}
+
+/// Prints how many bytes of flash a store took before it was compacted, and takes now.
+pub fn compacted(before: u64, now: u64, out: &mut dyn Write) -> Result<(), Failure> {
+    writeln!(out, "on flash: {} before, {} now", ByteSize(before), ByteSize(now))?;
     Ok(())
 }
 

@@ -99,6 +99,11 @@ fn dispatch(cli: &Cli, stores: &dyn Stores, mut io: Streams<'_>) -> Result<(), F
             }
             Ok(())
         }),
+        Command::Compact(compact) => {
+            let before = stores.flash_bytes(&compact.store)?;
+            stores.with(&compact.store, OpenHow::Existing, &mut |engine| Ok(engine.compact()?))?;
+            health::compacted(before, stores.flash_bytes(&compact.store)?, io.out)
+        }
         Command::Verify(verify) => health::report(&stores.verify(&verify.store)?, verify.json, io.out),
         Command::Repair(repair) => health::saved(&stores.repair(&repair.src, &repair.dst)?, io.out),
         Command::Checkpoint(checkpoint) => {

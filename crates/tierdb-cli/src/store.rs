@@ -48,6 +48,10 @@ pub trait Stores {
     /// failure of the work comes before that of the closing.
     fn with(&self, target: &Path, how: OpenHow, work: &mut Work<'_>) -> Result<(), Failure>;
 
+    /// How many bytes the files of the store at `target` take in its flash directories, as their file systems say: none where there
+    /// is no store.
+    fn flash_bytes(&self, target: &Path) -> Result<u64, Failure>;
+
     /// Checks the store at `target` without changing it.
     fn verify(&self, target: &Path) -> Result<VerifyReport, Failure>;
 

@@ -95,6 +95,8 @@ fn a_store_lives_from_put_to_restore() {
         assert!(ok_text(tierdb(&words!["checkpoint", &store, &copy])).starts_with("copied 3 entries, "));
         assert_eq!(ok_text(tierdb(&words!["delete", &store, "--all"])), "deleted 3 keys\n");
         fails(&tierdb(&words!["get", &store, "a"]), 1, "tierdb: key not found: a\n");
+        let compacted = ok_text(tierdb(&words!["compact", &store]));
+        assert!(compacted.starts_with("on flash: ") && compacted.ends_with(" now\n"), "{compacted}");
         let restored = place.path(&format!("restored-{name}"));
         assert!(ok_text(tierdb(&words!["restore", &copy, &restored])).starts_with("restored 3 entries, "));
         assert_eq!(ok(tierdb(&words!["get", &restored, "big"])), big);
@@ -254,9 +256,20 @@ fn a_killed_load_keeps_what_it_told_and_no_hole() {
 fn every_subcommand_explains_itself_with_an_example() {
     let all = ok_text(tierdb(&["--help"]));
     assert!(all.contains("Exit codes:\n  0  done\n"), "{all}");
-    for sub in
-        ["put", "get", "delete", "scan", "load", "dump", "stat", "verify", "repair", "checkpoint", "restore"]
-    {
+    for sub in [
+        "put",
+        "get",
+        "delete",
+        "scan",
+        "load",
+        "dump",
+        "stat",
+        "compact",
+        "verify",
+        "repair",
+        "checkpoint",
+        "restore",
+    ] {
         assert!(all.contains(&format!("\n  {sub} ")), "{sub} is listed");
         let help = ok_text(tierdb(&[sub, "--help"]));
         assert!(help.contains("Example") && help.contains(&format!("  tierdb {sub} ")), "{help}");

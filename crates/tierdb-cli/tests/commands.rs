@@ -31,6 +31,16 @@ impl Stores for Models {
         done
     }
 
+    /// That of what is stored.
+    fn flash_bytes(&self, target: &Path) -> Result<u64, Failure> {
+        let mut bytes = 0;
+        self.with(target, OpenHow::Existing, &mut |engine| {
+            bytes = engine.verify()?.bytes_checked;
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+
     fn verify(&self, target: &Path) -> Result<VerifyReport, Failure> {
         let mut report = None;
         self.with(target, OpenHow::Existing, &mut |engine| {
@@ -486,6 +496,7 @@ fn stat_and_verify_speak_to_people_and_programs() {
 fn copies_say_how_much_they_hold() {
     let models = Models::default();
     models.run(&["put", "s", "key", "value"]).ok();
+    assert!(models.run(&["compact", "s"]).ok_text().starts_with("on flash: "));
     assert_eq!(models.run(&["checkpoint", "s", "c"]).ok_text(), "copied 1 entry, 8 B\n");
     assert_eq!(models.run(&["restore", "c", "t"]).ok_text(), "restored 1 entry, 8 B\n");
     assert_eq!(models.run(&["repair", "t", "u"]).ok_text(), "saved 1 key; REPORT has the details\n");

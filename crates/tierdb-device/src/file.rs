@@ -62,6 +62,17 @@ pub trait BlockFile: Send + Sync + 'static {
     /// unchanged.
     fn set_len(&self, len: u64) -> Result<()>;
 
+    /// Lets the file system have the space of the `len` bytes from byte `at` on, both multiples of [`BLOCK`], inside the file:
+    /// they read as before or as zeros from then on, and take space again, as it is there, when they are written. The length stays.
+    /// A medium that has nothing to gain by it does nothing, as by default.
+    ///
+    /// # Errors
+    /// `Io`; what the bytes read as is as after success.
+    fn discard(&self, at: u64, len: u64) -> Result<()> {
+        let _ = (at, len);
+        Ok(())
+    }
+
     /// Fills `buf` from byte `at`. `at` and `buf.len()` are multiples of [`BLOCK`], and the range lies
     /// inside the file. Short reads and interrupts are the implementation's to finish.
     fn read(&self, at: u64, buf: &mut AlignedBuf) -> Result<()>;

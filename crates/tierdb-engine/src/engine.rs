@@ -240,7 +240,7 @@ pub trait Engine: Send + Sync {
     /// Moves what is in the write buffer to flash, and returns when it is there.
     fn flush(&self) -> Result<()>;
 
-    /// Rewrites values until little garbage is left on flash.
+    /// Rewrites values until little garbage is left on flash, and gives the space that is free then back to the file system.
     fn compact(&self) -> Result<()>;
 
     /// Reads and checks everything that is stored, while the store is in use.

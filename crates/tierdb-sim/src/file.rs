@@ -309,6 +309,19 @@ impl BlockFile for SimFile {
         if fits { Ok(()) } else { Err(self.error("resize", len, io::ErrorKind::StorageFull)) }
     }
 
+    /// They read as zeros; a crash may leave any of the sectors as they were until a sync.
+    fn discard(&self, at: u64, len: u64) -> Result<()> {
+        self.check("discard", at, len)?;
+        self.world.event(EventKind::Write);
+        if let Some(fault) = self.fault(Ops::RESIZE) {
+            return Err(self.error("discard", at, fault.error));
+        }
+        let zeros = (0..len as usize / PAGE).map(|_| Arc::new([0; PAGE])).collect();
+        let written = Arc::new(Written::new(at as usize / PAGE, zeros));
+        self.with(|file| file.change(Change::Write(written), Certainty::Pending));
+        Ok(())
+    }
+
     fn read(&self, at: u64, buf: &mut AlignedBuf) -> Result<()> {
         self.check("read", at, buf.len() as u64)?;
         let fault = self.fault(Ops::READ);

@@ -64,9 +64,10 @@ pub struct Options {
     /// Most of the fast tier, in percent, that copies of tables' indexes and filters take: 0 to 50. Default 12; none are made where
     /// the pool is DRAM itself.
     pub table_parts_pct: u8,
-    /// What scores the ranges that may be migrated. Default `SampledM`.
+    /// What scores the ranges that may be migrated. Default `ApproxM`, as in the paper.
     pub metric: Metric,
-    /// Ranges that are compared for a migration. Default 8 (PrismDB §5.3); 0 compares all.
+    /// Ranges that are compared for a migration. Default 64, since buckets are compared at hardly any cost (PrismDB §5.3: 8); 0 compares
+    /// all.
     pub choices: u32,
     /// Consecutive tables of a range that may be migrated to make room. Default 1 (PrismDB §4.4.1), 1..=16. Where there is no room to
     /// rewrite several at once, ranges of one are.
@@ -111,8 +112,8 @@ impl Options {
             flash_bytes_per_day: Vec::new(),
             tracked_pct: 300,
             table_parts_pct: 12,
-            metric: Metric::SampledM,
-            choices: 8,
+            metric: Metric::ApproxM,
+            choices: 64,
             range_tables: 1,
             promotion: Promotion::OnRead,
             least_yield_pct: 90,

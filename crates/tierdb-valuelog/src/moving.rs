@@ -313,9 +313,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let most = (self.layout.ring_bytes / self.layout.chunk_bytes).max(LEAST_VICTIMS);
             let mut left = (2 * device.take_given_out() * 100 / u64::from(gc_garbage_pct)).min(most);
             self.collect_while(device, || {
-                let is_left = left > 0 && !self.work.is_stopping();
+                let is_left = left > 0;
                 left = left.saturating_sub(1);
-                device.is_short(gc_free_pct) || is_left && device.is_wasteful(gc_garbage_pct)
+                let is_wanted = device.is_short(gc_free_pct) || is_left && device.is_wasteful(gc_garbage_pct);
+                is_wanted && !self.work.is_stopping()
             })?;
         }
         Ok(())
@@ -331,6 +332,20 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 left = left.saturating_sub(1);
                 left > 0
             })?;
+        }
+        Ok(())
+    }
+
+    /// Gives the space of free chunks back to the file system, once those who may still read what was emptied have gone.
+    pub fn discard_free(&self) -> Result<()> {
+        let until = Instant::now() + READERS_GONE;
+        self.work.settle_epochs();
+        for device in self.storage.devices() {
+            while device.is_waiting() && !self.work.is_inline() && Instant::now() < until {
+                self.work.settle_epochs();
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            device.discard_free(&*self.pool)?;
         }
         Ok(())
     }

@@ -281,7 +281,17 @@ impl Db {
         self.inner.uuid
     }
 
-    /// The engine, for what has no method here: cursors that seek, `flush`, `compact`.
+    /// Rewrites values until little garbage is left on flash, and gives the space of what was deleted or overwritten back to the file
+    /// system. To call it is never needed for correct answers, nor to make room for writes: background work does that. It reads and
+    /// writes what garbage is mixed with, in the caller's thread, while others use the store; the values of open snapshots stay.
+    ///
+    /// # Errors
+    /// `NoSpace` where there is no room to rewrite anything; `Corrupt`, `Io`, `Poisoned`. What was not rewritten stays as it was.
+    pub fn compact(&self) -> Result<()> {
+        self.engine().compact()
+    }
+
+    /// The engine, for what has no method here: cursors that seek, `flush`.
     pub fn engine(&self) -> &dyn Engine {
         &*self.inner.engine
     }

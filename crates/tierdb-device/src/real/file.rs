@@ -115,6 +115,19 @@ impl Handle {
         }
     }
 
+    fn discard(&self, at: u64, len: u64) -> Result<()> {
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        loop {
+            match fallocate(&self.fd, hole, at, len) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                // A file system without holes.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
+                Err(errno) => return Err(self.error("discard", at, errno)),
+            }
+        }
+    }
+
     fn write_zeros(&self, from: u64, to: u64) -> Result<()> {
         const STEP: u64 = 1 << 20;
         let zeros = AlignedBuf::zeroed(STEP as usize)?;
@@ -196,6 +209,12 @@ impl BlockFile for RealFile {
             // What was added before the room ran out goes again.
             let _ = self.handle.truncate(before);
         })
+    }
+
+    fn discard(&self, at: u64, len: u64) -> Result<()> {
+        self.handle.check(at, "offset")?;
+        self.handle.check(len, "length")?;
+        self.handle.discard(at, len)
     }
 
     fn read(&self, at: u64, buf: &mut AlignedBuf) -> Result<()> {
@@ -293,6 +312,36 @@ mod tests {
             }
         }
         std::fs::remove_file(&path).expect("remove");
+    }
+
+    #[test]
+    fn what_is_discarded_takes_no_space_and_reads_as_zeros() {
+        use std::os::unix::fs::MetadataExt;
+        let path = std::env::temp_dir().join(format!("tierdb-discarded-{}", std::process::id()));
+        let file = std::fs::File::options().create(true).truncate(true).read(true).write(true).open(&path);
+        let file = file.expect("file");
+        std::fs::remove_file(&path).expect("remove");
+        let device = Arc::new(Device::new(&RealOptions::default(), None));
+        let handle = Handle::new(file.try_clone().expect("a descriptor").into(), "discarded".into());
+        let real = RealFile::new(handle, device, false);
+        real.set_len(64 * BLOCK).expect("room");
+        real.write(0, &AlignedBuf::from_bytes(&[7; 64 * BLOCK as usize]).expect("memory")).expect("room");
+        real.sync().expect("sync");
+        let blocks = || file.metadata().expect("a file").blocks();
+        let before = blocks();
+        real.discard(16 * BLOCK, 32 * BLOCK).expect("a hole, or nothing");
+        assert_eq!(real.len().expect("a length"), 64 * BLOCK);
+        let mut all = AlignedBuf::zeroed(64 * BLOCK as usize).expect("memory");
+        real.read(0, &mut all).expect("read");
+        let (head, rest) = all.split_at(16 * BLOCK as usize);
+        let (hole, tail) = rest.split_at(32 * BLOCK as usize);
+        assert!(head.iter().chain(tail).all(|byte| *byte == 7));
+        // A file system without holes leaves it as it was.
+        let is_hole = hole.iter().all(|byte| *byte == 0);
+        assert!(is_hole || hole.iter().all(|byte| *byte == 7));
+        assert_eq!(blocks() < before, is_hole, "{before} and {}", blocks());
+        let wrong = [real.discard(1, BLOCK), real.discard(BLOCK, 1)];
+        assert!(wrong.iter().all(|result| result.is_err()), "{wrong:?}");
     }
 
     #[test]

@@ -9,9 +9,9 @@ use tierdb_pmem::Pool;
 use tierdb_sim::SimDir;
 use tierdb_slab::{Metric, Options, SlabStore};
 
-/// How ranges are chosen by default, and by the paper's buckets, of two tables each.
-pub const OURS: (Metric, u8) = (Metric::SampledM, 1);
-pub const PAPERS: (Metric, u8) = (Metric::ApproxM, 2);
+/// How ranges are chosen by samples, of one table each, and by the paper's buckets, as they are by default, of two.
+pub const SAMPLED: (Metric, u8) = (Metric::SampledM, 1);
+pub const BUCKETS: (Metric, u8) = (Metric::ApproxM, 2);
 
 /// Sizes of a store on simulated media.
 #[derive(Clone, Debug)]
@@ -48,21 +48,21 @@ impl Sizes {
             memory: 256 << 10,
             table_parts_pct: 12,
             levels: (1, 1000),
-            ranges: OURS,
+            ranges: SAMPLED,
             log_buffer: 32 << 10,
             background: Background::Inline,
             seed: SEED,
         }
     }
 
-    /// A store so small that every few writes move something, or cut off the log; in the paper's way.
+    /// A store so small that every few writes move something, or cut off the log; with buckets.
     pub fn cramped() -> Self {
         Sizes {
             name: "cramped",
             pool: 76 << 10,
             flash: vec![192 << 10],
             table_parts_pct: 0,
-            ranges: PAPERS,
+            ranges: BUCKETS,
             log_buffer: 4 << 10,
             ..Sizes::tiny()
         }
@@ -90,7 +90,7 @@ impl Sizes {
             memory: 8 << 20,
             table_parts_pct: 12,
             levels: (1, 1000),
-            ranges: OURS,
+            ranges: SAMPLED,
             log_buffer: 32 << 10,
             background: Background::Threads,
             seed: SEED,

@@ -1,7 +1,7 @@
 //! Goal: the engine is the same store whatever its sizes and mode.
 //! Method: random operations against the model on many configurations, tiny tiers among them.
 
-use crate::rig::{OURS, PAPERS, SEED, Sizes};
+use crate::rig::{BUCKETS, SAMPLED, SEED, Sizes};
 use tierdb_engine::Background;
 use tierdb_engine::conformance::harm::{LogPlace, Rig, SimHarness};
 use tierdb_engine::conformance::{Limits, full_store_recovers, random_ops};
@@ -16,9 +16,9 @@ type Row = (&'static str, u64, u64, u64, u32, (u8, u16), (Metric, u8), &'static 
 const ONE: (u8, u16) = (1, 1000);
 
 const ROWS: [Row; 9] = [
-    ("plain", 12 * MIB, 64 * KIB, 256 * KIB, 2, ONE, OURS, &[64 * MIB]),
-    ("many partitions", 8 * MIB, 16 * KIB, 64 * KIB, 32, ONE, OURS, &[64 * MIB]),
-    ("large slabs", 32 * MIB, MIB, MIB, 2, ONE, OURS, &[128 * MIB]),
+    ("plain", 12 * MIB, 64 * KIB, 256 * KIB, 2, ONE, SAMPLED, &[64 * MIB]),
+    ("many partitions", 8 * MIB, 16 * KIB, 64 * KIB, 32, ONE, SAMPLED, &[64 * MIB]),
+    ("large slabs", 32 * MIB, MIB, MIB, 2, ONE, SAMPLED, &[128 * MIB]),
     (
         "four directories",
         12 * MIB,
@@ -26,14 +26,14 @@ const ROWS: [Row; 9] = [
         64 * KIB,
         3,
         ONE,
-        OURS,
+        SAMPLED,
         &[16 * MIB, 32 * MIB, 32 * MIB, 4 * MIB],
     ),
-    ("small fast tier", 6 * MIB, 32 * KIB, 64 * KIB, 2, ONE, PAPERS, &[64 * MIB]),
-    ("tiny flash", 400 * KIB, 8 * KIB, 16 * KIB, 2, ONE, PAPERS, &[400 * KIB]),
-    ("tiny fast tier", 200 * KIB, 8 * KIB, 16 * KIB, 2, ONE, OURS, &[4 * MIB]),
-    ("tiny fast tier, two levels", 200 * KIB, 8 * KIB, 16 * KIB, 2, (2, 40), PAPERS, &[2 * MIB]),
-    ("tiny flash, three levels", 400 * KIB, 8 * KIB, 16 * KIB, 3, (3, 10), OURS, &[400 * KIB]),
+    ("small fast tier", 6 * MIB, 32 * KIB, 64 * KIB, 2, ONE, BUCKETS, &[64 * MIB]),
+    ("tiny flash", 400 * KIB, 8 * KIB, 16 * KIB, 2, ONE, BUCKETS, &[400 * KIB]),
+    ("tiny fast tier", 200 * KIB, 8 * KIB, 16 * KIB, 2, ONE, SAMPLED, &[4 * MIB]),
+    ("tiny fast tier, two levels", 200 * KIB, 8 * KIB, 16 * KIB, 2, (2, 40), BUCKETS, &[2 * MIB]),
+    ("tiny flash, three levels", 400 * KIB, 8 * KIB, 16 * KIB, 3, (3, 10), SAMPLED, &[400 * KIB]),
 ];
 
 fn sizes(row: &Row, background: Background) -> Sizes {

@@ -1,5 +1,6 @@
 //! One flash directory: its file, its chunks, and who may have one.
 
+mod discard;
 mod garbage;
 mod reads;
 
@@ -61,8 +62,10 @@ pub struct Device<D: Dir> {
 /// Chunks that nobody uses.
 #[derive(Default)]
 struct Space {
-    /// Free ones inside the file.
+    /// Free ones inside the file; of those that still have their space, the last is given out first.
     free: Vec<u32>,
+    /// How many of them, the first ones, have given their space back to the file system.
+    discarded: usize,
     /// How many have come back.
     returned: u64,
     /// Chunks that the file has.
@@ -75,6 +78,16 @@ impl Space {
     /// Chunks that somebody uses.
     fn used(&self) -> u64 {
         u64::from(self.end) - self.free.len() as u64
+    }
+
+    /// Takes out a free one: one that has its space, unless no more than `kept` of those are left.
+    fn take(&mut self, kept: u64) -> Option<u32> {
+        let whole = self.free.len() - self.discarded;
+        if self.discarded > 0 && whole as u64 <= kept {
+            self.discarded -= 1;
+            return Some(self.free.remove(self.discarded));
+        }
+        self.free.pop()
     }
 }
 
@@ -305,7 +318,7 @@ impl<D: Dir> Device<D> {
                 }
                 return Err(self.no_space(&space));
             }
-            space.free.pop().ok_or_else(|| self.no_space(&space))?
+            space.take(kept).ok_or_else(|| self.no_space(&space))?
         };
         // Whatever pointed into it must be gone from media before it is overwritten. Who released it had fenced
         // what no longer does; in a log that may not be written yet.
@@ -557,6 +570,7 @@ impl<D: Dir> Device<D> {
         let mut space = self.space();
         let is_free = |number: &u32| self.with_chunk(*number, |chunk| chunk.state == State::Free);
         space.free = (0..space.end).rev().filter(is_free).collect();
+        space.discarded = 0;
     }
 
     /// On open, last: every chunk that was not claimed is free, or is kept if `unsure` says that it may hold

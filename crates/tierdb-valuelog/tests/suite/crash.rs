@@ -7,7 +7,7 @@ use tierdb_base::mutant::{self, Site};
 use tierdb_engine::Durability;
 use tierdb_engine::conformance::harm::crash::{crash_scripts, creation_lasts, cut_off_the_log};
 use tierdb_engine::conformance::harm::readers::what_is_seen_lasts;
-use tierdb_engine::conformance::harm::rig::Rig;
+use tierdb_engine::conformance::harm::rig::{LogPlace, Rig};
 use tierdb_engine::conformance::harm::script::Script;
 use tierdb_sim::{Budget, CrashModel, FaultKind, FaultPlan, Ops};
 
@@ -71,4 +71,41 @@ fn what_is_written_behind_a_growth_that_was_not_synced_lasts() {
     let sync = |site: &Site| site.what == "sync" && site.file.ends_with("valuelog/src/storage/mod.rs");
     let site = sites.into_keys().find(sync).expect("it syncs");
     assert!(!mutant::without(site, growth_lasts), "a missing sync is noticed");
+}
+
+/// Whether values whose replacements were not durable are there after any crash: a compaction would discard their chunks, while
+/// nothing can be written to the log.
+fn replaced_values_last() -> bool {
+    let rig = Rig::new(Sizes { flash: vec![512 << 10], ..Sizes::tiny() }, Some(LogPlace::FastTier));
+    let world = rig.world();
+    let engine = rig.open_or_create(&world).expect("a store opens");
+    let value = |key: u8| vec![key; 5000];
+    for key in 0..30 {
+        engine.put(&[key], &value(key), Durability::Durable).expect("room");
+    }
+    engine.flush().expect("room");
+    // All of them: collection has nothing to move, and does not fail first.
+    for key in 0..30 {
+        engine.put(&[key], b"new", Durability::Grouped).expect("room");
+    }
+    world.inject(FaultPlan::from_nth(1, FaultKind::Eio).on(Ops::WRITE));
+    engine.compact().expect_err("the log cannot be written");
+    drop(engine);
+    assert!(world.heal().hit > 0);
+    let point = world.capture();
+    let mut images = point.images(&CrashModel::BOTH, 1, &Budget::default());
+    images.all(|image| {
+        let engine = rig.open_or_create(&image.world).expect("a store opens");
+        (0..30).all(
+            |key| matches!(engine.get(&[key]), Ok(Some(found)) if *found == value(key) || *found == *b"new"),
+        )
+    })
+}
+
+#[test]
+fn what_is_discarded_is_not_needed_after_a_crash() {
+    let sites = mutant::record(|| assert!(replaced_values_last()));
+    let wait = |site: &Site| site.what == "wait" && site.file.ends_with("storage/device/discard.rs");
+    let site = sites.into_keys().find(wait).expect("it waits");
+    assert!(!mutant::without(site, replaced_values_last), "a missing wait is noticed");
 }
