@@ -44,7 +44,7 @@ pub struct Device<D: Dir> {
     /// not wait for that.
     back: Mutex<Vec<u32>>,
     spare: Arc<Spare>,
-    /// Chunks that become free when the operations that run now have ended.
+    /// Chunks that become free when the operations that run now have ended, or whose space just goes back.
     waiting: AtomicU32,
     /// Bytes of garbage in all chunks: every write that replaces something changes it, and everything else here is read by all.
     garbage: CachePadded<AtomicU64>,

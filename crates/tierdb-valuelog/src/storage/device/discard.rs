@@ -2,6 +2,7 @@
 
 use super::Device;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use tierdb_base::Result;
 use tierdb_device::{BlockFile, Dir};
 use tierdb_pmem::Pool;
@@ -24,12 +25,13 @@ impl<D: Dir> Device<D> {
             // As before a chunk is given out: what pointed into it must be gone from media.
             let done = pool.wait(pool.lsn()).and_then(|()| self.discard(&taken));
             let mut space = self.space();
-            let at = space.discarded;
+            let (at, count) = (space.discarded, taken.len());
             if done.is_ok() {
-                space.discarded += taken.len();
+                space.discarded += count;
             }
             space.free.splice(at..at, taken);
             drop(space);
+            self.waiting.fetch_sub(count as u32, Ordering::AcqRel);
             done?;
         }
     }
@@ -41,6 +43,9 @@ impl<D: Dir> Device<D> {
         let whole = space.free.len() - space.discarded;
         let (from, most) = (space.discarded, whole.saturating_sub(kept).min(AT_ONCE));
         let mut taken: Vec<u32> = space.free.drain(from..from + most).collect();
+        // Who finds no chunk meanwhile waits for these.
+        self.waiting.fetch_add(taken.len() as u32, Ordering::AcqRel);
+        drop(space);
         taken.sort_unstable();
         taken
     }
@@ -119,6 +124,7 @@ mod tests {
             assert_eq!(value, [Some(1), None, Some(2)][(number / 300).min(2) as usize], "{number}");
         }
         assert!(core.verify().expect("no faults").is_clean());
+        assert!(!device.is_waiting(), "nobody waits for what is there");
         // A failure leaves them free, as they are.
         let free = space().0;
         (0..1200u32)
