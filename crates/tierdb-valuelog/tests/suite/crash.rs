@@ -3,6 +3,8 @@
 //! Method: that of the suite that engines share.
 
 use crate::rig::Sizes;
+use std::time::{Duration, Instant};
+use tierdb_base::TierRole;
 use tierdb_base::mutant::{self, Site};
 use tierdb_engine::Durability;
 use tierdb_engine::conformance::harm::crash::{crash_scripts, creation_lasts, cut_off_the_log};
@@ -87,6 +89,15 @@ fn replaced_values_last() -> bool {
     // All of them: collection has nothing to move, and does not fail first.
     for key in 0..30 {
         engine.put(&[key], b"new", Durability::Grouped).expect("room");
+    }
+    // Tests beside this one are readers, too, whom chunks wait for.
+    let used = || {
+        engine.stats().tiers.iter().filter(|tier| tier.role == TierRole::Flash).map(|t| t.used).sum::<u64>()
+    };
+    let begun = Instant::now();
+    while used() > 64 << 10 && begun.elapsed() < Duration::from_secs(60) {
+        crossbeam_epoch::pin().flush();
+        std::thread::yield_now();
     }
     world.inject(FaultPlan::from_nth(1, FaultKind::Eio).on(Ops::WRITE));
     engine.compact().expect_err("the log cannot be written");
