@@ -11,7 +11,7 @@ use libc::{c_int, c_void, off64_t, size_t, ssize_t};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tierdb_bench::store::StoreError;
+use tierdb_bench::store::{FLASH as TIER, StoreError, TierIo};
 use tierdb_device::{Emulation, Pace};
 
 static FLASH: OnceLock<Flash> = OnceLock::new();
@@ -24,6 +24,38 @@ struct Flash {
     pace: Pace,
     /// By descriptor: which file it was when it was looked up, and in the lowest bit whether that is on flash.
     seen: Vec<AtomicU64>,
+    reads: Counter,
+    writes: Counter,
+}
+
+/// Calls, and the bytes that they moved.
+#[derive(Default)]
+struct Counter {
+    calls: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Counter {
+    /// Counts a call with this result, and returns that.
+    fn count(&self, result: ssize_t) -> ssize_t {
+        if let Ok(bytes) = u64::try_from(result) {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        result
+    }
+
+    fn get(&self) -> (u64, u64) {
+        (self.calls.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+}
+
+/// What was read and written on the flash that is imitated, if there is any: where that lies in memory the kernel counts nothing.
+pub fn counted() -> Option<TierIo> {
+    let flash = FLASH.get()?;
+    let ((reads, read_bytes), (writes, written_bytes)) = (flash.reads.get(), flash.writes.get());
+    let (tier, cause) = (TIER.to_owned(), "all causes, as counted beneath the store".to_owned());
+    Some(TierIo { tier, cause, reads, read_bytes, writes, written_bytes, syncs: 0 })
 }
 
 /// From now on, files below `dir` are at the pace of the device `name`.
@@ -38,6 +70,8 @@ pub fn imitate(dir: &Path, name: &str) -> Result<(), StoreError> {
         dir: dir.clone(),
         pace: Pace::new(emulation),
         seen: (0..REMEMBERED).map(|_| AtomicU64::new(0)).collect(),
+        reads: Counter::default(),
+        writes: Counter::default(),
     });
     if flash.dir == dir && flash.pace.emulation() == emulation {
         return Ok(());
@@ -81,14 +115,14 @@ fn flash_of(fd: c_int) -> Option<&'static Flash> {
 
 fn read(fd: c_int, call: impl FnOnce() -> ssize_t, len: size_t) -> ssize_t {
     match flash_of(fd) {
-        Some(flash) => flash.pace.read(len, call),
+        Some(flash) => flash.reads.count(flash.pace.read(len, call)),
         None => call(),
     }
 }
 
 fn write(fd: c_int, call: impl FnOnce() -> ssize_t, len: size_t) -> ssize_t {
     match flash_of(fd) {
-        Some(flash) => flash.pace.write(len, call),
+        Some(flash) => flash.writes.count(flash.pace.write(len, call)),
         None => call(),
     }
 }
@@ -163,11 +197,14 @@ mod tests {
             };
             (0..50).map(read).min().expect("a time")
         };
+        let counts = || counted().map_or((0, 0), |io| (io.reads, io.read_bytes));
+        assert_eq!(counts(), (0, 0));
         for _ in 0..3 {
             assert!(fastest(&flash.join("table")) >= qlc);
             let fast = fastest(&dir.path().join("table"));
             assert!(fast < Duration::from_micros(200), "{fast:?}");
         }
+        assert_eq!(counts(), (150, 150 * 4096), "of the flash alone");
         let missing = std::fs::File::open(&flash).expect("open").read_at(&mut [0], 0);
         assert_eq!(missing.expect_err("a directory").raw_os_error(), Some(libc::EISDIR));
     }

@@ -218,9 +218,11 @@ impl Store for Open {
         let counter = |ticker: Ticker| (ticker.name().to_owned(), self.options.get_ticker_count(ticker));
         let emulated = |device: &String| format!(", EMULATED: flash at the pace of {device}");
         let emulated = self.emulate_flash.as_ref().map_or(String::new(), emulated);
+        let beneath = self.emulate_flash.as_ref().and_then(|_| paced::counted());
         Counts {
             mode: format!("RocksDB {}, direct I/O{emulated}", self.version),
-            io: io(&self.options),
+            tells_of_flash: beneath.is_some(),
+            io: io(&self.options).into_iter().chain(beneath).collect(),
             counters: parts.into_iter().map(counter).collect(),
             ..Counts::default()
         }

@@ -237,7 +237,8 @@ pub struct Site {
     /// Seed of every choice
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Read flash by itself for S seconds at each of seven depths before each round of cases, to say what it allows (0: not)
+    /// Read flash by itself for S seconds at each of seven depths before each round of cases, and for four times as long at two
+    /// behind each workload that only reads, to say what it allows (0: not)
     #[arg(long, value_name = "S", default_value_t = 0.25, value_parser = not_negative)]
     pub reference: f64,
     /// Hold each case's process, page cache included, to the store's memory and SIZE more by a control group; where systems have

@@ -8,6 +8,7 @@ use crate::keys::{Distribution, Naming};
 use crate::ledger::{Ledger, MAX_WRITERS};
 use crate::measure::{allocated, process_seconds};
 use crate::phase::{self, Bed, Limit, Measured, Phase};
+use crate::reference::Beside;
 use crate::store::{Durability, Setup, Store, System, Systems};
 use crate::values::{self, Sizes, Wrong};
 use crate::workload::{Mix, Op, Scans};
@@ -46,6 +47,9 @@ pub struct Case {
     /// Whether TierDB leaves out checksums of 256 bytes and more, to see what they cost.
     #[serde(default)]
     pub unchecked: bool,
+    /// What to read behind each phase that only reads.
+    #[serde(default)]
+    pub reference: Option<Beside>,
 }
 
 impl Case {
@@ -221,7 +225,11 @@ pub fn run(
     };
     for phase in std::iter::once(&load_phase(case)).chain(&case.phases) {
         let report = |share: f64, ops: u64| progress(&phase.name, share, ops);
-        outcome.phases.push(phase::run(&bed(case, &*store, &ledger), &own(phase), &report)?);
+        let mut measured = phase::run(&bed(case, &*store, &ledger), &own(phase), &report)?;
+        if let Some(reference) = case.reference.as_ref().filter(|_| phase.only_reads()) {
+            measured.reference = reference.measure(phase.threads);
+        }
+        outcome.phases.push(measured);
     }
     outcome.idle_cores = idle(case.idle);
     outcome.space = space(case, &*store, &ledger);

@@ -5,8 +5,9 @@ use crate::keys::{Distribution, Naming};
 use crate::ledger::Ledger;
 use crate::measure::{ProcessIo, Resident, process_seconds, resident, thread_seconds_by_name};
 use crate::pace::Pace;
+use crate::reference::Depth;
 use crate::settling::Settling;
-use crate::store::{Counts, Durability, Store, TierIo};
+use crate::store::{Counts, Durability, FLASH, Store, TierIo};
 use crate::tally::{Latency, Tally};
 use crate::values::{Sizes, part_seed};
 use crate::worker::Worker;
@@ -76,6 +77,13 @@ pub struct Phase {
     pub scans: Scans,
     /// Seeds every choice. Phases of a case make seeds of their own of it.
     pub seed: u64,
+}
+
+impl Phase {
+    /// Whether it is a closed loop of reads.
+    pub fn only_reads(&self) -> bool {
+        self.rate.is_none() && self.mix.share(Op::Read) == 1.0
+    }
 }
 
 /// The store of a run, and what is known about its contents.
@@ -156,6 +164,9 @@ pub struct Measured {
     /// By how much other counters of the store have grown.
     #[serde(default)]
     pub counters: Vec<(String, u64)>,
+    /// What flash did by itself right after a phase that only reads, where that was asked for.
+    #[serde(default)]
+    pub reference: Vec<Depth>,
 }
 
 /// What the threads of a phase share.
@@ -201,7 +212,7 @@ pub fn run(bed: &Bed<'_>, phase: &Phase, progress: &Progress<'_>) -> Result<Meas
         None => (0.0, None),
         Some(Warmup::For(limit)) => (warm_up(limit, None)?.seconds, None),
         Some(Warmup::Settled { least, most }) => {
-            let settling = Settling::new(least, ProcessIo::now().read_bytes);
+            let settling = Settling::new(least, flash_read_bytes(bed.store));
             let warmed = warm_up(Limit::Seconds(most), Some(settling))?;
             (warmed.seconds, warmed.settling)
         }
@@ -255,7 +266,7 @@ fn once(
             let ops = total(&done);
             timeline.extend(watch.interval(ops));
             if settling.as_mut().is_some_and(|settling| {
-                settling.look(watch.begun.elapsed().as_secs_f64(), ops, ProcessIo::now().read_bytes)
+                settling.look(watch.begun.elapsed().as_secs_f64(), ops, || flash_read_bytes(bed.store))
             }) {
                 settled = Some(true);
                 shared.stop.store(true, Ordering::Relaxed);
@@ -281,6 +292,15 @@ fn once(
     let seconds = ended.duration_since(before.begun).as_secs_f64().max(1e-9);
     let measured = before.measured(bed, phase, seconds, &tally, timeline);
     Ok(Measured { settling: settled, ..measured })
+}
+
+/// Bytes that were read from flash so far: as the store counts them, or else the kernel.
+fn flash_read_bytes(store: &dyn Store) -> u64 {
+    let counts = store.counts();
+    if !counts.tells_of_flash {
+        return ProcessIo::now().read_bytes;
+    }
+    counts.io.iter().filter(|io| io.tier == FLASH).map(|io| io.read_bytes).sum()
 }
 
 fn total(done: &[CachePadded<AtomicU64>]) -> u64 {
@@ -355,7 +375,7 @@ impl Before {
         }
         let ops = tally.ops();
         let per_op = |seconds: f64| if ops == 0 { 0.0 } else { seconds * 1e6 / ops as f64 };
-        let flash: u64 = io.iter().filter(|io| io.tier == "flash").map(|io| io.written_bytes).sum();
+        let flash: u64 = io.iter().filter(|io| io.tier == FLASH).map(|io| io.written_bytes).sum();
         let (hits, misses) = (counts.hits - self.counts.hits, counts.misses - self.counts.misses);
         Measured {
             name: phase.name.clone(),
@@ -385,6 +405,7 @@ impl Before {
             stall_seconds: (counts.stall_ns - self.counts.stall_ns) as f64 / 1e9,
             background,
             counters: growth(&counts.counters, &self.counts.counters),
+            reference: Vec::new(),
         }
     }
 }
@@ -418,7 +439,7 @@ fn io_since(now: &[TierIo], before: &[TierIo]) -> Vec<TierIo> {
 /// What the process has read and written, for flash.
 fn as_kernel_counts(process_io: ProcessIo) -> TierIo {
     TierIo {
-        tier: "flash".to_owned(),
+        tier: FLASH.to_owned(),
         cause: KERNEL_COUNTS.to_owned(),
         read_bytes: process_io.read_bytes,
         written_bytes: process_io.written_bytes,

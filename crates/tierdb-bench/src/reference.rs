@@ -7,9 +7,9 @@ use crate::tally::Latency;
 use crate::workload::Op;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tierdb::Result;
+use tierdb::{Error, Result};
 use tierdb_device::{AlignedBuf, BlockFile, Dir, Emulation, OpenMode, RealDir, random_reads};
 
 /// Bytes of a read: a block, which is what a small value takes.
@@ -45,36 +45,74 @@ pub struct Reference {
     pub refused: Option<String>,
 }
 
-/// Reads the file system of `dir`, which is made and removed again, at every depth for `each`; `emulated` is the
-/// device that stores imitate there.
-pub fn measure(dir: &Path, each: Duration, emulated: Option<&str>) -> Reference {
-    let device = emulated.and_then(Emulation::named);
-    let measured = depths(dir, each);
-    // What cannot be removed is named after the process, and in the way of nobody.
-    let _ = std::fs::remove_dir_all(dir);
-    let emulated_us = device.map(|device| device.read_latency.as_secs_f64() * 1e6);
-    match measured {
-        Ok(depths) => Reference { depths, emulated_us, refused: None },
-        Err(error) => Reference { depths: Vec::new(), emulated_us, refused: Some(error.to_string()) },
+/// A file on flash to be read, in a directory of its own; both go with this.
+pub struct Medium(PathBuf);
+
+impl Medium {
+    /// Makes `dir` and writes the file.
+    ///
+    /// # Errors
+    /// `Io`, also where the file is there already.
+    pub fn new(dir: &Path) -> Result<Self> {
+        let medium = Medium(dir.to_owned());
+        let file = RealDir::create(dir)?.open(NAME, OpenMode::CreateNew)?;
+        let mut rng = fastrand::Rng::with_seed(7);
+        let mut bytes = AlignedBuf::zeroed(STEP)?;
+        for at in (0..FILE).step_by(STEP) {
+            rng.fill(&mut bytes);
+            file.write(at, &bytes)?;
+        }
+        file.sync()?;
+        Ok(medium)
     }
 }
 
-fn depths(dir: &Path, each: Duration) -> Result<Vec<Depth>> {
-    let dir = RealDir::create(dir)?;
-    let file = dir.open(NAME, OpenMode::CreateNew)?;
-    let mut rng = fastrand::Rng::with_seed(7);
-    let mut bytes = AlignedBuf::zeroed(STEP)?;
-    for at in (0..FILE).step_by(STEP) {
-        rng.fill(&mut bytes);
-        file.write(at, &bytes)?;
+impl Drop for Medium {
+    fn drop(&mut self) {
+        // What cannot be removed is named after the process, and in the way of nobody.
+        let _ = std::fs::remove_dir_all(&self.0);
     }
-    file.sync()?;
+}
+
+/// Reads `medium` at every depth for `each`; `emulated` is the device that stores imitate there.
+pub fn measure(medium: &Result<Medium>, each: Duration, emulated: Option<&str>) -> Reference {
+    let device = emulated.and_then(Emulation::named);
+    let emulated_us = device.map(|device| device.read_latency.as_secs_f64() * 1e6);
+    let none = |why: &Error| Reference { depths: Vec::new(), emulated_us, refused: Some(why.to_string()) };
+    match medium.as_ref().map(|medium| depths(&medium.0, &DEPTHS, each)) {
+        Ok(Ok(depths)) => Reference { depths, emulated_us, refused: None },
+        Ok(Err(error)) => none(&error),
+        Err(error) => none(error),
+    }
+}
+
+/// Where a case finds the file of a [`Medium`], to read it behind each phase that only reads: what a device gives changes with the
+/// hour, so only what it gave in the same minute says what it allowed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Beside {
+    /// The directory of the file.
+    pub dir: PathBuf,
+    /// Seconds at each depth.
+    pub seconds: f64,
+}
+
+impl Beside {
+    /// One read at a time, and as many in flight as `threads`. Empty where that fails: then what was measured before the round counts.
+    pub fn measure(&self, threads: usize) -> Vec<Depth> {
+        let mut wanted = vec![1, threads];
+        wanted.dedup();
+        depths(&self.dir, &wanted, Duration::from_secs_f64(self.seconds)).unwrap_or_default()
+    }
+}
+
+fn depths(dir: &Path, wanted: &[usize], each: Duration) -> Result<Vec<Depth>> {
+    let file = RealDir::open(dir)?.open(NAME, OpenMode::Existing)?;
     let us = |time: Duration| time.as_secs_f64() * 1e6;
-    let measured = DEPTHS.map(|depth| {
+    let measured = wanted.iter().map(|&depth| {
         let found = random_reads(&file, READ, depth, each, depth as u64)?;
         Ok(Depth { depth, per_second: found.per_second, median_us: us(found.median), p99_us: us(found.p99) })
     });
-    measured.into_iter().collect()
+    measured.collect()
 }
 
 /// What hit ratio, device and processor allow a phase of reads.
@@ -145,13 +183,19 @@ impl Reference {
         Some(middle)
     }
 
+    /// What was measured behind `phase`, or else before the round.
+    pub fn beside<'a>(&'a self, phase: &'a Measured) -> &'a [Depth] {
+        if phase.reference.is_empty() { &self.depths } else { &phase.reference }
+    }
+
     /// The ceiling of a closed loop that only reads; `None` for other phases.
     pub fn ceiling(&self, phase: &Measured) -> Option<Ceiling> {
         let misses = 1.0 - reads_alone(phase)?.1;
-        let alone = self.depths.first()?;
+        let depths = self.beside(phase);
+        let alone = depths.first()?;
         let device_us = (1e6 / alone.per_second.max(1e-9)).max(self.emulated_us.unwrap_or(0.0));
         let (hit_us, threads) = (hit_median(phase).unwrap_or(0.0), phase.threads);
-        let at_depth = self.depths.iter().find(|own| own.depth >= threads).or(self.depths.last())?;
+        let at_depth = depths.iter().find(|own| own.depth >= threads).or(depths.last())?;
         Some(Ceiling {
             misses,
             device_us,
@@ -241,6 +285,14 @@ mod tests {
         phase.threads = 2;
         let slow = reference(Some(400.0)).ceiling(&phase).expect("reads");
         assert!((slow.rate() - 2e6 / 201.0).abs() < 1.0, "an imitated device is at least so slow: {slow:?}");
+        let depth = |depth, per_second| Depth { depth, per_second, ..Depth::default() };
+        phase.reference = vec![depth(1, 20_000.0), depth(2, 15_000.0)];
+        let beside = reference(None).ceiling(&phase).expect("reads");
+        assert_eq!(
+            (beside.device_us, beside.by_device),
+            (50.0, 30_000.0),
+            "what was measured behind it counts"
+        );
         let hits = reference(None).ceiling(&reads(2, vec![(1.0, 0.5), (2.0, 1.0)], 1.0)).expect("reads");
         assert!((hits.rate() - 2e6).abs() < 1.0, "without misses the device is in nobody's way: {hits:?}");
     }
@@ -269,7 +321,12 @@ mod tests {
     #[test]
     fn the_device_is_read_and_nothing_is_left() {
         let temp = tempfile::tempdir().expect("temporary directory");
-        let found = measure(&temp.path().join("own"), Duration::from_millis(5), Some("qlc"));
+        let dir = temp.path().join("own");
+        let medium = Medium::new(&dir);
+        let found = measure(&medium, Duration::from_millis(5), Some("qlc"));
+        let beside = Beside { dir, seconds: 0.005 }.measure(1);
+        assert_eq!(beside.len(), found.depths.len().min(1), "one depth is measured once");
+        drop(medium);
         assert_eq!(found.emulated_us, Some(391.0));
         assert!(found.refused.is_some() || found.depths.len() == DEPTHS.len(), "{found:?}");
         assert!(found.depths.iter().all(|own| own.per_second > 0.0 && own.median_us > 0.0), "{found:?}");

@@ -1,7 +1,7 @@
 //! When a warm-up is over: caches hold what they will hold.
 //!
-//! Not every store counts hits, so the kernel's count of bytes that the process has had read from devices is taken, for each
-//! operation: the same for all. It is compared over windows long enough to say something. With two fifths of the reads missing,
+//! Not every store counts hits, so what counts are the bytes read from flash for each operation: by the store's own count, or where
+//! it has none by the kernel's, of all that the process has had read from devices. They are compared over windows long enough to say something. With two fifths of the reads missing,
 //! as is usual here, [`NEAR`] is about one point of the share of hits.
 
 /// Windows in the least length.
@@ -26,11 +26,12 @@ impl Settling {
     }
 
     /// Whether it is over, `seconds` after it began, with so many operations done and bytes read.
-    pub fn look(&mut self, seconds: f64, ops: u64, read_bytes: u64) -> bool {
+    pub fn look(&mut self, seconds: f64, ops: u64, read_bytes: impl FnOnce() -> u64) -> bool {
         let (since, ops_then, bytes_then) = self.began;
         if seconds - since < self.window || ops == ops_then {
             return false;
         }
+        let read_bytes = read_bytes();
         let now = (read_bytes - bytes_then) as f64 / (ops - ops_then) as f64;
         let settled = self.before.is_some_and(|before| (now - before).abs() <= NEAR * now.max(before));
         (self.began, self.before) = ((seconds, ops, read_bytes), Some(now));
@@ -51,7 +52,7 @@ mod tests {
             if *second > 0 {
                 read += 1000 * bytes(*second);
             }
-            settling.look(*second as f64, 1000 * second, read)
+            settling.look(*second as f64, 1000 * second, || read)
         })
     }
 
@@ -67,6 +68,9 @@ mod tests {
         );
         assert_eq!(over(|second| 1 << second.min(30)), Some(40), "never twice the same until it stays");
         let mut stalled = Settling::new(1.0, 0);
-        assert!((0..100).all(|second| !stalled.look(f64::from(second), 0, 0)), "no operation says nothing");
+        assert!(
+            (0..100).all(|second| !stalled.look(f64::from(second), 0, || 0)),
+            "no operation says nothing"
+        );
     }
 }

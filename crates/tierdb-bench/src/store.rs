@@ -72,6 +72,9 @@ impl AsRef<[u8]> for Found<'_> {
     }
 }
 
+/// The name of the tier in [`TierIo`] on which cold values lie.
+pub const FLASH: &str = "flash";
+
 /// I/O of one tier for one cause, as the store itself counts it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierIo {

@@ -377,6 +377,7 @@ fn no_phase_reads_what_another_read_in_the_same_order_but_every_system_does() {
             idle: 0.0,
             group_bytes: None,
             unchecked: false,
+            reference: None,
         };
         let reads = Reads::default();
         let systems = Systems(vec![Box::new(Telling(reads.clone()))]);

@@ -2,7 +2,7 @@
 
 use crate::case::Case;
 use crate::phase::{Limit, Warmup};
-use crate::plan::Plan;
+use crate::plan::{BESIDE, Plan};
 use crate::store::Durability;
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ const AROUND: f64 = 1.5;
 /// To write the file that is read for the reference.
 const REFERENCE_FILE: f64 = 2.0;
 
-/// How long `case` takes.
-pub(super) fn case(case: &Case) -> Duration {
+/// How long `case` of `plan` takes.
+pub(super) fn case(plan: &Plan, case: &Case) -> Duration {
     let found = WRITES.iter().find(|(name, ..)| case.system.starts_with(name));
     let (_, grouped, durable) = found.unwrap_or(&OTHERS);
     let writes = |durability: Durability, threads: usize| match durability {
@@ -51,6 +51,9 @@ pub(super) fn case(case: &Case) -> Duration {
             Some(Warmup::Settled { least, most }) => (least + most) / 2.0,
         };
     }
+    let alone = case.phases.iter().filter(|phase| phase.only_reads()).count();
+    seconds +=
+        plan.reference.as_ref().map_or(0.0, |(_, each, _)| 2.0 * BESIDE * each.as_secs_f64() * alone as f64);
     if case.recovery {
         seconds += AROUND + case.setup.keys as f64 / READ_BACK;
     }

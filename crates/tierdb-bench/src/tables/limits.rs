@@ -101,7 +101,7 @@ pub(super) fn limits(report: &Report) -> String {
     let case = |label| labelled(report, label, "tierdb-byte");
     let (hits, misses, busy) = (case(HITS), case(MISSES), case(BUSY));
     let reference = report.settings.reference.as_ref();
-    let raw = reference.and_then(|reference| reference.depths.first()).map(|depth| depth.median_us);
+    let raw = of_phase(misses, |phase| Some(reference?.beside(phase).first()?.median_us));
     let percent = |of: Option<&Repeated>| {
         of_phase(of, |phase| phase.hit_ratio).map_or(String::new(), |hits| format!("{:.0} %", hits * 100.0))
     };
@@ -130,7 +130,7 @@ pub(super) fn limits(report: &Report) -> String {
             miss.zip(raw).map(|(miss, raw)| miss / raw),
             "",
             format!(
-                "io_uring reads of 4 KiB, one at a time, in the same run: {} us",
+                "io_uring reads of 4 KiB, one at a time, right after it: {} us",
                 raw.map_or(String::new(), micros)
             ),
         )

@@ -73,7 +73,8 @@ fn forecast(drafts: &[(Comparison, Draft)], asked: &Tables, kept: &dyn Fn(Compar
             lines.push(format!("{name:<18} is kept from an earlier run"));
             continue;
         }
-        let each: Vec<Duration> = draft.plan.cases.iter().map(|(_, case)| expected::case(case)).collect();
+        let each: Vec<Duration> =
+            draft.plan.cases.iter().map(|(_, case)| expected::case(&draft.plan, case)).collect();
         let sum = (each.iter().sum::<Duration>() + expected::reference(&draft.plan)) * asked.repeat;
         all += sum;
         let runs = each.len() * asked.repeat as usize;
