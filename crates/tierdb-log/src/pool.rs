@@ -222,6 +222,17 @@ impl<D: Dir> Pool for LoggedPool<D> {
         PersistenceDomain::Logged
     }
 
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let LoggedStats { log_blocks, log_bytes, checkpoints, checkpoint_pages, stall_ns, .. } = self.stats();
+        vec![
+            ("log_blocks", log_blocks),
+            ("log_bytes", log_bytes),
+            ("checkpoints", checkpoints),
+            ("checkpoint_pages", checkpoint_pages),
+            ("log_stall_ns", stall_ns),
+        ]
+    }
+
     fn place(&self, at: u64) -> Location {
         Location::new(self.name.clone(), at)
     }

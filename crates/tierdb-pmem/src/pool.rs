@@ -69,6 +69,11 @@ pub trait Pool: Send + Sync + 'static {
         self.place(0).file.to_string()
     }
 
+    /// What it counts about its own work since it was opened, by name. Nothing, where there is no such work.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
     /// Name of the file that `at` is in (its path, where it has one), and the place in it, for errors.
     fn place(&self, at: u64) -> Location;
 

@@ -21,6 +21,8 @@ use tierdb_pmem::Pool;
 /// exactly, by a count that each table keeps.
 const SAMPLE: u64 = 256;
 const RUN: usize = 16;
+/// Ranges whose samples are compared where buckets have found nothing: a sample takes far longer than a bucket.
+const SAMPLED: usize = 8;
 
 /// What a migration of the range of a table would do, in keys.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +79,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let windows = tables.len() - width + 1;
         let choices = match self.options.choices as usize {
             0 => windows,
+            choices if metric != self.options.metric => choices.min(SAMPLED).min(windows),
             choices => choices.min(windows),
         };
         // All of them where that is no more work; at random, with repetition, otherwise.

@@ -147,6 +147,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             ],
             poisoned: self.gate.latch().check().err().map(|error| error.to_string()),
         };
+        stats.counters.extend(self.heap.pool.counters());
         let now = tune::now();
         let budgets = || self.flash.dirs.iter().map(|dir| &dir.budget);
         let (per_day, spent): (Vec<u64>, Vec<u64>) = budgets().filter_map(WearBudget::per_day).unzip();

@@ -22,6 +22,9 @@ pub struct Options {
     /// Share of the chunks in use, in percent, of which more may not be garbage: where it is, collection starts though there is room.
     /// Default 60, 10..=100: flash holds about two and a half times the data, and 100 lets it fill up.
     pub gc_garbage_pct: u8,
+    /// Chunks' worth of garbage that a directory may have whatever share that is. Default `None`: a sixteenth of its capacity, but 16
+    /// to 32.
+    pub gc_garbage_chunks: Option<u64>,
     /// Threads for recovery. Default: the processors.
     pub recovery_threads: usize,
     /// Who does background work.
@@ -43,6 +46,7 @@ impl Options {
             reclaim_pct: 75,
             gc_free_pct: 10,
             gc_garbage_pct: 60,
+            gc_garbage_chunks: None,
             recovery_threads: cores,
             background: Background::Threads,
         }

@@ -8,7 +8,6 @@
 //! Readers and writers go on meanwhile, and are never waited for while a latch is held.
 
 use crate::cache::Member;
-use crate::config::Options;
 use crate::core::{Core, Moving};
 use crate::record::{HEADER, Header, stored_len};
 use crate::ring::Ring;
@@ -305,17 +304,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// Collects chunks of every device that is short of free ones, and some of each that has too much garbage.
     pub fn collect_where_wanted(&self) -> Result<()> {
-        let Options { gc_free_pct, gc_garbage_pct, .. } = self.options;
+        let options = &self.options;
         for device in self.storage.devices() {
             // As much as was written may have become garbage, and where there is too much each victim has its share of it at least. So
             // twice as many victims keep ahead of writers, and make none of them wait for all the garbage that there is.
             // Nor do those that come after a long time without any: then it is so many in each pass.
             let most = (self.layout.ring_bytes / self.layout.chunk_bytes).max(LEAST_VICTIMS);
-            let mut left = (2 * device.take_given_out() * 100 / u64::from(gc_garbage_pct)).min(most);
+            let mut left = (2 * device.take_given_out() * 100 / u64::from(options.gc_garbage_pct)).min(most);
             self.collect_while(device, || {
                 let is_left = left > 0;
                 left = left.saturating_sub(1);
-                let is_wanted = device.is_short(gc_free_pct) || is_left && device.is_wasteful(gc_garbage_pct);
+                let is_wanted =
+                    device.is_short(options.gc_free_pct) || is_left && device.is_wasteful(options);
                 is_wanted && !self.work.is_stopping()
             })?;
         }

@@ -77,6 +77,22 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 io: IoStats::by_cause(device.meter()),
             }
         }));
+        let mut counters = vec![
+            ("victim_hits", c.victim_hits.get()),
+            ("kept_victims", self.victims.kept()),
+            ("flash_reads", c.flash_reads.get()),
+            ("stalls", c.stalls.get()),
+            ("reclaimed_records", c.reclaimed_records.get()),
+            ("absorbed_records", c.absorbed_records.get()),
+            ("cached_by_reclaim", c.cached_by_reclaim.get()),
+            ("collected_chunks", c.collected_chunks.get()),
+            ("collected_records", c.collected_records.get()),
+            ("rewritten_ranges", c.rewritten_ranges.get()),
+            ("damaged_records", c.damaged_records.get()),
+            ("quarantined_chunks", c.quarantined_chunks.get()),
+            ("opened_from_image", c.opened_from_image.get()),
+        ];
+        counters.extend(self.pool.counters());
         Stats {
             engine: "valuelog",
             mode: self.mode.clone(),
@@ -97,21 +113,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             ],
             latencies: self.latencies.stats(),
             stall_ns: c.stall_ns.get(),
-            counters: vec![
-                ("victim_hits", c.victim_hits.get()),
-                ("kept_victims", self.victims.kept()),
-                ("flash_reads", c.flash_reads.get()),
-                ("stalls", c.stalls.get()),
-                ("reclaimed_records", c.reclaimed_records.get()),
-                ("absorbed_records", c.absorbed_records.get()),
-                ("cached_by_reclaim", c.cached_by_reclaim.get()),
-                ("collected_chunks", c.collected_chunks.get()),
-                ("collected_records", c.collected_records.get()),
-                ("rewritten_ranges", c.rewritten_ranges.get()),
-                ("damaged_records", c.damaged_records.get()),
-                ("quarantined_chunks", c.quarantined_chunks.get()),
-                ("opened_from_image", c.opened_from_image.get()),
-            ],
+            counters,
             poisoned: self.gate.latch().check().err().map(|error| error.to_string()),
         }
     }

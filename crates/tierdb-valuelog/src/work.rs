@@ -165,9 +165,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// After a write that went to flash at once, of which no ring tells: what it replaced may be too much garbage.
     pub fn after_flash_write(&self) {
-        let pct = self.options.gc_garbage_pct;
+        let options = &self.options;
         // In this order: most writes have been given no chunk, and the second look waits while a file grows.
-        if !self.storage.devices().iter().any(|device| device.has_given_out() && device.is_wasteful(pct)) {
+        if !self.storage.devices().iter().any(|device| device.has_given_out() && device.is_wasteful(options))
+        {
             return;
         }
         if self.work.is_inline() {

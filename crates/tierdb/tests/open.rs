@@ -69,6 +69,7 @@ fn a_directory_alone_is_enough() {
     let db = Db::open(&path).expect("create");
     db.put("a", "1").expect("put");
     db.put_with("b", "2", Durability::Grouped).expect("put");
+    assert!(db.stats().counter("log_blocks") > Some(0), "{:?}", db.stats().counters);
     db.close().expect("close");
     db.close().expect("a second close has the result of the first");
     assert!(db.get("a").is_err(), "closed");
@@ -90,6 +91,7 @@ fn every_mode_keeps_what_was_written() {
         let mode = db.stats().mode;
         assert_eq!(mode.contains("EMULATED"), kind == FastKind::Emulated, "{mode}");
         assert!(mode.contains("2 flash tiers"), "{mode}");
+        assert_eq!(db.stats().counter("log_blocks").is_none(), kind == FastKind::Emulated, "{mode}");
         for n in 0..500u32 {
             db.put_with(n.to_be_bytes(), vec![n as u8; n as usize], Durability::Grouped).expect("put");
         }

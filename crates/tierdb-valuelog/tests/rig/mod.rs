@@ -20,6 +20,9 @@ pub struct Sizes {
     pub memory: u64,
     /// Percent of a ring that are full when its values begin to go to flash.
     pub reclaim_pct: u8,
+    /// Percent of what is in use that may be garbage, and chunks' worth that may be in any case; otherwise the engine's defaults, which a
+    /// store of few chunks never comes to.
+    pub garbage: Option<(u8, u64)>,
     /// Bytes of the write buffer of a log, which has 32 times as many.
     pub log_buffer: u64,
     pub background: Background,
@@ -40,6 +43,7 @@ impl Sizes {
             memory: 256 << 10,
             // Of the few writes of a test, some are to go to flash.
             reclaim_pct: 50,
+            garbage: None,
             log_buffer: 32 << 10,
             background: Background::Inline,
             seed: SEED,
@@ -50,6 +54,11 @@ impl Sizes {
     /// few writes.
     pub fn late() -> Self {
         Sizes { name: "late", rings: 1, reclaim_pct: 90, log_buffer: 4 << 10, ..Sizes::tiny() }
+    }
+
+    /// The same, in which garbage is collected though there is room.
+    pub fn wasteful() -> Self {
+        Sizes { name: "wasteful", rings: 1, flash: vec![384 << 10], garbage: Some((10, 1)), ..Sizes::tiny() }
     }
 
     /// Room for the conformance suite's values.
@@ -63,6 +72,7 @@ impl Sizes {
             flash: vec![256 << 20],
             memory: 8 << 20,
             reclaim_pct: 50,
+            garbage: None,
             log_buffer: 256 << 10,
             background: Background::Threads,
             seed: SEED,
@@ -70,6 +80,7 @@ impl Sizes {
     }
 
     pub fn options(&self) -> Options {
+        let default = Options::for_pool(self.memory, self.pool);
         Options {
             chunk_bytes: self.chunk,
             rings: self.rings,
@@ -77,7 +88,9 @@ impl Sizes {
             recovery_threads: if self.background == Background::Inline { 1 } else { 2 },
             background: self.background,
             reclaim_pct: self.reclaim_pct,
-            ..Options::for_pool(self.memory, self.pool)
+            gc_garbage_pct: self.garbage.map_or(default.gc_garbage_pct, |(pct, _)| pct),
+            gc_garbage_chunks: self.garbage.map(|(_, chunks)| chunks),
+            ..default
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Garbage of a device: how much there is, when it is to be collected, and from which chunks.
 
 use super::Device;
+use crate::config::Options;
 use std::collections::{BinaryHeap, HashSet};
 use std::sync::atomic::Ordering;
 use tierdb_device::Dir;
@@ -40,15 +41,16 @@ impl<D: Dir> Device<D> {
         available * 100 < self.capacity_chunks() * u64::from(pct) || available <= self.reserve() + 1
     }
 
-    /// Whether more than `pct` percent of what is in use is garbage, and more than any store may have.
-    pub fn is_wasteful(&self, pct: u8) -> bool {
+    /// Whether of what is in use a larger share is garbage than `options` allow, and more than any store may have.
+    pub fn is_wasteful(&self, options: &Options) -> bool {
         let garbage = self.garbage();
-        let allowed = (self.capacity_chunks() / 16).clamp(LEAST_ALLOWED, MOST_ALLOWED);
+        let of_capacity = || (self.capacity_chunks() / 16).clamp(LEAST_ALLOWED, MOST_ALLOWED);
+        let allowed = options.gc_garbage_chunks.unwrap_or_else(of_capacity);
         if garbage <= allowed * self.chunk_bytes {
             return false;
         }
         let used = self.space().used() * self.chunk_bytes;
-        u128::from(garbage) * 100 > u128::from(used) * u128::from(pct)
+        u128::from(garbage) * 100 > u128::from(used) * u128::from(options.gc_garbage_pct)
     }
 
     /// How many chunks were given out since this was last asked, but for those that collection has itself.
