@@ -152,7 +152,8 @@ pub struct Measured {
     /// Entries that scans gave.
     pub scanned: u64,
     /// Bytes written to flash for each byte of keys and values written: by the store's counts of flash, or where it has
-    /// none by the kernel's.
+    /// none by the kernel's. A warm-up that ends when reads have settled counts too: what stores write behind comes in bursts, of which
+    /// a phase may have none.
     pub write_amplification: Option<f64>,
     /// The share of reads that did not go to flash, where the store counts it.
     pub hit_ratio: Option<f64>,
@@ -208,17 +209,34 @@ pub fn run(bed: &Bed<'_>, phase: &Phase, progress: &Progress<'_>) -> Result<Meas
         let seed = part_seed(phase.seed, u64::MAX);
         once(bed, &Phase { limit, seed, ..phase.clone() }, settling, progress)
     };
-    let (warmup_seconds, settling) = match phase.warmup {
-        None => (0.0, None),
-        Some(Warmup::For(limit)) => (warm_up(limit, None)?.seconds, None),
+    let warmed = match phase.warmup {
+        None => None,
+        Some(Warmup::For(limit)) => Some(warm_up(limit, None)?),
         Some(Warmup::Settled { least, most }) => {
             let settling = Settling::new(least, flash_read_bytes(bed.store));
-            let warmed = warm_up(Limit::Seconds(most), Some(settling))?;
-            (warmed.seconds, warmed.settling)
+            Some(warm_up(Limit::Seconds(most), Some(settling))?)
         }
     };
-    let measured = once(bed, phase, None, progress)?;
-    Ok(Measured { warmup_seconds, settling, ..measured })
+    let mut measured = once(bed, phase, None, progress)?;
+    if let Some(warmed) = warmed {
+        measured.warmup_seconds = warmed.seconds;
+        measured.settling = warmed.settling;
+        if warmed.settling.is_some() {
+            measured.write_amplification = write_amplification(&[&warmed, &measured]);
+        }
+    }
+    Ok(measured)
+}
+
+/// Bytes written to flash in `runs` for each byte of keys and values that was written in them.
+fn write_amplification(runs: &[&Measured]) -> Option<f64> {
+    let flash = |run: &&Measured| -> u64 { on_flash(&run.io).map(|io| io.written_bytes).sum() };
+    let user: u64 = runs.iter().map(|run| run.user_bytes_written).sum();
+    (user > 0).then(|| runs.iter().map(flash).sum::<u64>() as f64 / user as f64)
+}
+
+fn on_flash(io: &[TierIo]) -> impl Iterator<Item = &TierIo> {
+    io.iter().filter(|io| io.tier == FLASH)
 }
 
 /// Runs `phase` once, until its limit or until what `settling` looks at has settled.
@@ -300,7 +318,7 @@ fn flash_read_bytes(store: &dyn Store) -> u64 {
     if !counts.tells_of_flash {
         return ProcessIo::now().read_bytes;
     }
-    counts.io.iter().filter(|io| io.tier == FLASH).map(|io| io.read_bytes).sum()
+    on_flash(&counts.io).map(|io| io.read_bytes).sum()
 }
 
 fn total(done: &[CachePadded<AtomicU64>]) -> u64 {
@@ -375,9 +393,8 @@ impl Before {
         }
         let ops = tally.ops();
         let per_op = |seconds: f64| if ops == 0 { 0.0 } else { seconds * 1e6 / ops as f64 };
-        let flash: u64 = io.iter().filter(|io| io.tier == FLASH).map(|io| io.written_bytes).sum();
         let (hits, misses) = (counts.hits - self.counts.hits, counts.misses - self.counts.misses);
-        Measured {
+        let measured = Measured {
             name: phase.name.clone(),
             threads: phase.threads,
             distribution: phase.keys.name(),
@@ -399,14 +416,14 @@ impl Before {
             process_io,
             user_bytes_written: tally.user_bytes_written,
             scanned: tally.scanned,
-            write_amplification: (tally.user_bytes_written > 0)
-                .then(|| flash as f64 / tally.user_bytes_written as f64),
+            write_amplification: None,
             hit_ratio: (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64),
             stall_seconds: (counts.stall_ns - self.counts.stall_ns) as f64 / 1e9,
             background,
             counters: growth(&counts.counters, &self.counts.counters),
             reference: Vec::new(),
-        }
+        };
+        Measured { write_amplification: write_amplification(&[&measured]), ..measured }
     }
 }
 
@@ -450,6 +467,22 @@ fn as_kernel_counts(process_io: ProcessIo) -> TierIo {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_to_flash_are_those_of_all_runs_for_each_byte_of_all() {
+        let run = |user_bytes_written: u64, tiers: &[(&str, u64)]| {
+            let io = |(tier, written_bytes): &(&str, u64)| TierIo {
+                tier: (*tier).to_owned(),
+                written_bytes: *written_bytes,
+                ..TierIo::default()
+            };
+            Measured { user_bytes_written, io: tiers.iter().map(io).collect(), ..Measured::default() }
+        };
+        let (warm_up, rest) = (run(10, &[(FLASH, 10), ("fast", 500), (FLASH, 20)]), run(10, &[(FLASH, 0)]));
+        assert_eq!(write_amplification(&[&rest]), Some(0.0));
+        assert_eq!(write_amplification(&[&warm_up, &rest]), Some(1.5));
+        assert_eq!(write_amplification(&[&run(0, &[(FLASH, 10)])]), None);
+    }
 
     #[test]
     fn counts_are_of_what_was_done_since() {

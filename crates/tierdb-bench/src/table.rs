@@ -109,7 +109,9 @@ fn warmups(report: &Report) -> Option<String> {
         [] => String::new(),
         some => format!("; not settled when their time was over, at least once: {}", some.join(", ")),
     };
-    Some(format!("warm-ups that end when reads have settled took {least:.1} to {most:.1} s{left}"))
+    Some(format!(
+        "warm-ups that end when reads have settled took {least:.1} to {most:.1} s, and count for bytes written{left}"
+    ))
 }
 
 fn case_text(out: &mut String, case: &Repeated) {
