@@ -1,8 +1,8 @@
 //! When a warm-up is over: caches hold what they will hold.
 //!
 //! Not every store counts hits, so what counts are the bytes read from flash for each operation: by the store's own count, or where
-//! it has none by the kernel's, of all that the process has had read from devices. They are compared over windows long enough to say something. With two fifths of the reads missing,
-//! as is usual here, [`NEAR`] is about one point of the share of hits.
+//! it has none by the kernel's, of all that the process has had read from devices. They are compared over windows long enough to say
+//! something. With two fifths of the reads missing, as is usual here, [`NEAR`] is about one point of the share of hits.
 
 /// Windows in the least length.
 const WINDOWS: f64 = 2.0;
