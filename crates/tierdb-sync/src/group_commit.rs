@@ -16,7 +16,7 @@
 //! 3. Who was woken for that and is refused wakes the others to be refused too. Who gives the turn back without having taken
 //!    the buffer, as there is no room for a block, wakes another one by that; those asleep for a block in flight there are none.
 
-use crate::switch::{AtomicU64, AtomicUsize, Condvar, Mutex};
+use crate::switch::{AtomicU64, AtomicUsize, CondMutex, Condvar};
 use std::mem;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ pub enum Part {
 
 /// Who writes the next block, and who waits for which.
 pub struct GroupCommit {
-    state: Mutex<State>,
+    state: CondMutex<State>,
     /// For those whose bytes are in a take with an even number, and with an odd one.
     turned: [Condvar; 2],
     /// Threads that wait for what is in the buffer. Changes under the latch.
@@ -109,7 +109,7 @@ impl GroupCommit {
     /// Nobody waits, and everything before `durable` is durable.
     pub fn new(durable: u64) -> Self {
         GroupCommit {
-            state: Mutex::new(State {
+            state: CondMutex::new(State {
                 writing: false,
                 crowded: Crowded::default(),
                 takes: 0,

@@ -9,21 +9,36 @@
 mod chosen {
     pub use crossbeam_utils::Backoff;
     pub use parking_lot::{Mutex, MutexGuard};
+    use std::sync::PoisonError;
     pub use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-    /// As `parking_lot`'s, but for `wait`, which takes the latch and gives it back.
+    /// The mutex of a [`Condvar`]: the standard library's, which a panic does not poison.
     #[derive(Debug, Default)]
-    pub struct Condvar(parking_lot::Condvar);
+    pub struct CondMutex<T>(std::sync::Mutex<T>);
 
-    #[allow(missing_docs, reason = "they are those of parking_lot")]
+    #[allow(missing_docs, reason = "they are those of the standard library")]
+    impl<T> CondMutex<T> {
+        pub fn new(value: T) -> Self {
+            CondMutex(std::sync::Mutex::new(value))
+        }
+
+        pub fn lock(&self) -> std::sync::MutexGuard<'_, T> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+
+    /// The standard library's: it wakes all at once, where of those that `parking_lot`'s wakes each wakes the next one.
+    #[derive(Debug, Default)]
+    pub struct Condvar(std::sync::Condvar);
+
+    #[allow(missing_docs, reason = "they are those of the standard library")]
     impl Condvar {
         pub fn new() -> Self {
             Condvar::default()
         }
 
-        pub fn wait<'l, T>(&self, mut latched: MutexGuard<'l, T>) -> MutexGuard<'l, T> {
-            self.0.wait(&mut latched);
-            latched
+        pub fn wait<'l, T>(&self, latched: std::sync::MutexGuard<'l, T>) -> std::sync::MutexGuard<'l, T> {
+            self.0.wait(latched).unwrap_or_else(PoisonError::into_inner)
         }
 
         pub fn notify_one(&self) {

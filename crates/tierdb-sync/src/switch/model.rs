@@ -161,6 +161,9 @@ impl<T> Mutex<T> {
     }
 }
 
+/// The mutex of a [`Condvar`].
+pub type CondMutex<T> = Mutex<T>;
+
 /// As the everyday one. Nobody wakes without having been woken.
 #[derive(Debug, Default)]
 pub struct Condvar(loom::sync::Condvar);
