@@ -170,6 +170,13 @@ pub struct Measured {
     pub reference: Vec<Depth>,
 }
 
+impl Measured {
+    /// Bytes written to flash, without those of the warm-up.
+    pub fn flash_written_bytes(&self) -> u64 {
+        on_flash(&self.io).map(|io| io.written_bytes).sum()
+    }
+}
+
 /// What the threads of a phase share.
 pub(crate) struct Shared {
     taken: AtomicU64,
@@ -230,9 +237,9 @@ pub fn run(bed: &Bed<'_>, phase: &Phase, progress: &Progress<'_>) -> Result<Meas
 
 /// Bytes written to flash in `runs` for each byte of keys and values that was written in them.
 fn write_amplification(runs: &[&Measured]) -> Option<f64> {
-    let flash = |run: &&Measured| -> u64 { on_flash(&run.io).map(|io| io.written_bytes).sum() };
+    let flash: u64 = runs.iter().map(|run| run.flash_written_bytes()).sum();
     let user: u64 = runs.iter().map(|run| run.user_bytes_written).sum();
-    (user > 0).then(|| runs.iter().map(flash).sum::<u64>() as f64 / user as f64)
+    (user > 0).then(|| flash as f64 / user as f64)
 }
 
 fn on_flash(io: &[TierIo]) -> impl Iterator<Item = &TierIo> {

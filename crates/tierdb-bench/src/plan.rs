@@ -9,7 +9,7 @@ use crate::keys::MIN_KEY_BYTES;
 use crate::knobs::Knobs;
 use crate::machine::{Machine, file_system};
 use crate::phase::{Limit, Phase, Warmup};
-use crate::reference::{self, Beside, Medium, Reference};
+use crate::reference::{self, Reference};
 use crate::report::{Repeated, Report, Settings};
 use crate::store::{Durability, Fast, Needs, Setup, System, Systems};
 use crate::table::grouped;
@@ -23,9 +23,6 @@ use tierdb::ByteSize;
 pub const LEAST_MEMORY: u64 = 16 << 20;
 /// The least fast tier that it works with.
 pub const LEAST_FAST: u64 = 32 << 20;
-
-/// How many times as long flash is read behind a phase as at each depth before a round.
-pub const BESIDE: f64 = 4.0;
 
 /// Cases, and what is said about all of them.
 pub struct Plan {
@@ -352,18 +349,14 @@ pub fn carry_out(plan: Plan, progress: &dyn Fn(&str)) -> Report {
     let mut references = Vec::new();
     let all = plan.cases.len() * settings.repeats;
     for repeat in 0..settings.repeats {
-        let mut medium = None;
-        if let Some((dir, each, device)) = &plan.reference {
+        let medium = plan.reference.as_ref().and_then(|(dir, each, device)| {
             progress("flash by itself");
-            let own = Medium::new(dir);
-            references.push(reference::measure(&own, *each, device.as_deref()));
-            medium = own.ok();
-        }
+            let (reference, medium) = reference::measure(dir, *each, device.as_deref());
+            references.push(reference);
+            Some((medium?, *each))
+        });
         for (index, (label, case)) in plan.cases.iter().enumerate() {
-            let beside = plan.reference.as_ref().filter(|_| medium.is_some());
-            let beside = beside.filter(|(dir, ..)| dir.parent() == case.setup.flash_dir.parent());
-            let beside = beside
-                .map(|(dir, each, _)| Beside { dir: dir.clone(), seconds: each.as_secs_f64() * BESIDE });
+            let beside = medium.as_ref().and_then(|(file, each)| file.beside(&case.setup.flash_dir, *each));
             let case = &Case { reference: beside, ..case.clone() };
             let number = repeat * plan.cases.len() + index + 1;
             let durability = case.setup.durability.name();

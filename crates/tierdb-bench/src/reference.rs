@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tierdb::{Error, Result};
+use tierdb::Result;
 use tierdb_device::{AlignedBuf, BlockFile, Dir, Emulation, OpenMode, RealDir, random_reads};
 
 /// Bytes of a read: a block, which is what a small value takes.
@@ -19,6 +19,8 @@ const FILE: u64 = 512 << 20;
 const STEP: usize = 1 << 20;
 /// Reads in flight, one measurement each.
 pub const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+/// How many times as long it is read behind a phase as at each depth before a round.
+pub const BESIDE: f64 = 4.0;
 const NAME: &str = "reference";
 
 /// Random reads of blocks with a number of them in flight.
@@ -50,10 +52,7 @@ pub struct Medium(PathBuf);
 
 impl Medium {
     /// Makes `dir` and writes the file.
-    ///
-    /// # Errors
-    /// `Io`, also where the file is there already.
-    pub fn new(dir: &Path) -> Result<Self> {
+    fn new(dir: &Path) -> Result<Self> {
         let medium = Medium(dir.to_owned());
         let file = RealDir::create(dir)?.open(NAME, OpenMode::CreateNew)?;
         let mut rng = fastrand::Rng::with_seed(7);
@@ -65,6 +64,12 @@ impl Medium {
         file.sync()?;
         Ok(medium)
     }
+
+    /// What a case whose flash is `flash` reads of it, where it was read for `each` at each depth: nothing, if that is elsewhere.
+    pub fn beside(&self, flash: &Path, each: Duration) -> Option<Beside> {
+        let seconds = BESIDE * each.as_secs_f64();
+        (self.0.parent() == flash.parent()).then(|| Beside { dir: self.0.clone(), seconds })
+    }
 }
 
 impl Drop for Medium {
@@ -74,15 +79,15 @@ impl Drop for Medium {
     }
 }
 
-/// Reads `medium` at every depth for `each`; `emulated` is the device that stores imitate there.
-pub fn measure(medium: &Result<Medium>, each: Duration, emulated: Option<&str>) -> Reference {
+/// Makes `dir` on flash and reads a file in it at every depth for `each`; `emulated` is the device that stores imitate there. With
+/// the file, where it can be read.
+pub fn measure(dir: &Path, each: Duration, emulated: Option<&str>) -> (Reference, Option<Medium>) {
     let device = emulated.and_then(Emulation::named);
     let emulated_us = device.map(|device| device.read_latency.as_secs_f64() * 1e6);
-    let none = |why: &Error| Reference { depths: Vec::new(), emulated_us, refused: Some(why.to_string()) };
-    match medium.as_ref().map(|medium| depths(&medium.0, &DEPTHS, each)) {
-        Ok(Ok(depths)) => Reference { depths, emulated_us, refused: None },
-        Ok(Err(error)) => none(&error),
-        Err(error) => none(error),
+    let measured = Medium::new(dir).and_then(|medium| Ok((depths(dir, &DEPTHS, each)?, medium)));
+    match measured {
+        Ok((depths, medium)) => (Reference { depths, emulated_us, refused: None }, Some(medium)),
+        Err(error) => (Reference { depths: Vec::new(), emulated_us, refused: Some(error.to_string()) }, None),
     }
 }
 
@@ -322,8 +327,7 @@ mod tests {
     fn the_device_is_read_and_nothing_is_left() {
         let temp = tempfile::tempdir().expect("temporary directory");
         let dir = temp.path().join("own");
-        let medium = Medium::new(&dir);
-        let found = measure(&medium, Duration::from_millis(5), Some("qlc"));
+        let (found, medium) = measure(&dir, Duration::from_millis(5), Some("qlc"));
         let beside = Beside { dir, seconds: 0.005 }.measure(1);
         assert_eq!(beside.len(), found.depths.len().min(1), "one depth is measured once");
         drop(medium);

@@ -116,14 +116,14 @@ pub struct Stats {
     pub latencies: Vec<(&'static str, LatencyStats)>,
     /// Time writers were held back because a tier was full, in nanoseconds.
     pub stall_ns: u64,
-    /// Other counters of the engine, by name.
+    /// Other counters of the engine, and of its log, by name.
     pub counters: Vec<(&'static str, u64)>,
     /// Why the store is read-only, if it is.
     pub poisoned: Option<String>,
 }
 
 impl Stats {
-    /// The engine's own counter `name`, if it has one.
+    /// The one of [`counters`](Stats::counters) that is named `name`, if there is one.
     pub fn counter(&self, name: &str) -> Option<u64> {
         self.counters.iter().find(|(own, _)| *own == name).map(|(_, count)| *count)
     }

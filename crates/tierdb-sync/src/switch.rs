@@ -27,7 +27,8 @@ mod chosen {
         }
     }
 
-    /// The standard library's: it wakes all at once, where of those that `parking_lot`'s wakes each wakes the next one.
+    /// The standard library's: it wakes all at once, where of those that `parking_lot`'s wakes each wakes the next one. Some may wake
+    /// without having been woken.
     #[derive(Debug, Default)]
     pub struct Condvar(std::sync::Condvar);
 

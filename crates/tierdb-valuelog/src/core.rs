@@ -158,11 +158,22 @@ pub(crate) mod tests {
     use crate::pages::{KIND_LEAF, PAGE, PageUse};
     use crate::storage::State;
     use crate::word::tag_of;
+    use std::time::{Duration, Instant};
     use tierdb_base::{FailureLatch, mutant};
     use tierdb_device::{BlockFile, Cause, OpenMode};
     use tierdb_engine::{Background, Durability, FlashTier, Media, Value, WriteBatch};
     use tierdb_log::{LoggedOptions, LoggedPool};
     use tierdb_sim::{Budget, CrashModel, SimDir, SimPool, World};
+
+    /// Returns when nobody may read what `core` has emptied: tests beside this one are readers, too.
+    pub(crate) fn wait_for_readers(core: &Core<SimPool, SimDir>) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while core.storage.devices().iter().any(|device| device.is_waiting()) {
+            assert!(Instant::now() < until, "somebody reads what was emptied, for a minute");
+            core.work.settle_epochs();
+            std::thread::yield_now();
+        }
+    }
 
     /// A small new store.
     pub(crate) fn store(world: &World) -> Core<SimPool, SimDir> {

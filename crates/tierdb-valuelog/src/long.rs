@@ -255,7 +255,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::tests::store;
+    use crate::core::tests::{store, wait_for_readers};
     use std::sync::Arc;
     use std::sync::mpsc::channel;
     use std::time::Duration;
@@ -278,9 +278,7 @@ mod tests {
     fn write_two_parts(core: Core<SimPool, SimDir>) -> Result<PartList> {
         let bytes = vec![7; 17_600];
         assert!(bytes.len() - part_bytes(core.layout.chunk_bytes) as usize <= core.longest_tail());
-        while core.storage.devices()[0].is_waiting() {
-            core.work.settle_epochs();
-        }
+        wait_for_readers(&core);
         while core.storage.room() > 1 {
             core.write_parts(&[7; 100], 0, Cause::Foreground).expect("room");
         }

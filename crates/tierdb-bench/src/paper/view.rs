@@ -139,10 +139,7 @@ impl Column {
         };
         let reads = counter("reads_fast") + counter("reads_cached") + counter("reads_flash");
         let read = |name: &str| (reads > 0.0).then(|| counter(name) / reads);
-        let flash = || {
-            let io = phase.io.iter().filter(|io| io.tier == "flash");
-            io.map(|io| io.written_bytes).sum::<u64>() as f64
-        };
+        let flash = || phase.flash_written_bytes() as f64;
         let slowest = || phase.latencies.iter().max_by(|a, b| a.p50_us.total_cmp(&b.p50_us));
         let grown = |name: &str| Some(counter(name)).filter(|count| *count > 0.0);
         match self {

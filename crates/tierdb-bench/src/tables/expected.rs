@@ -2,7 +2,8 @@
 
 use crate::case::Case;
 use crate::phase::{Limit, Warmup};
-use crate::plan::{BESIDE, Plan};
+use crate::plan::Plan;
+use crate::reference::{BESIDE, DEPTHS};
 use crate::store::Durability;
 use std::time::Duration;
 
@@ -63,7 +64,7 @@ pub(super) fn case(plan: &Plan, case: &Case) -> Duration {
 /// How long the reference of `plan` takes once.
 pub(super) fn reference(plan: &Plan) -> Duration {
     plan.reference.as_ref().map_or(Duration::ZERO, |(_, each, _)| {
-        *each * crate::reference::DEPTHS.len() as u32 + Duration::from_secs_f64(REFERENCE_FILE)
+        *each * DEPTHS.len() as u32 + Duration::from_secs_f64(REFERENCE_FILE)
     })
 }
 

@@ -76,9 +76,8 @@ mod tests {
     use super::super::Space;
     use super::*;
     use crate::core::Core;
-    use crate::core::tests::store_of;
+    use crate::core::tests::{store_of, wait_for_readers};
     use crate::moving::Reclaim;
-    use std::time::{Duration, Instant};
     use tierdb_device::Cause;
     use tierdb_engine::Durability;
     use tierdb_sim::{FaultKind, FaultPlan, Ops, SimDir, SimPool, World};
@@ -99,16 +98,6 @@ mod tests {
         (0..device.chunks_in_file()).filter(|number| chunk(number).iter().all(|byte| *byte == 0)).collect()
     }
 
-    /// Collects all, and waits until nobody may read what was emptied: tests beside this one are readers, too.
-    fn collect(core: &Core<SimPool, SimDir>) {
-        core.collect_all().expect("no faults");
-        let until = Instant::now() + Duration::from_secs(60);
-        while core.storage.devices().iter().any(|device| device.is_waiting()) && Instant::now() < until {
-            core.work.settle_epochs();
-            std::thread::yield_now();
-        }
-    }
-
     /// Goal: what nobody needs takes no space, and can be used again. Method: three quarters of the keys go, are put again, and
     /// all are read.
     #[test]
@@ -119,7 +108,8 @@ mod tests {
         let before = zeros(&core);
         (300..1200u32)
             .for_each(|n| core.delete(&n.to_be_bytes(), Durability::Durable).expect("no room needed"));
-        collect(&core);
+        core.collect_all().expect("no faults");
+        wait_for_readers(&core);
         core.discard_free().expect("no faults");
         let (device, after) = (&core.storage.devices()[0], zeros(&core));
         assert!(after.len() > before.len() + 16, "{before:?} before, {after:?} after");
@@ -140,7 +130,8 @@ mod tests {
         let free = space().0;
         (0..1200u32)
             .for_each(|n| core.delete(&n.to_be_bytes(), Durability::Durable).expect("no room needed"));
-        collect(&core);
+        core.collect_all().expect("no faults");
+        wait_for_readers(&core);
         let given = space().1;
         world.inject(FaultPlan::from_nth(1, FaultKind::Eio).on(Ops::RESIZE));
         core.discard_free().expect_err("the file system refuses");
