@@ -48,6 +48,8 @@ pub enum Warmup {
     Settled {
         /// Seconds that it takes at least.
         least: f64,
+        /// Operations that it has at least.
+        ops: u64,
         /// Seconds after which it ends in any case.
         most: f64,
     },
@@ -219,8 +221,8 @@ pub fn run(bed: &Bed<'_>, phase: &Phase, progress: &Progress<'_>) -> Result<Meas
     let warmed = match phase.warmup {
         None => None,
         Some(Warmup::For(limit)) => Some(warm_up(limit, None)?),
-        Some(Warmup::Settled { least, most }) => {
-            let settling = Settling::new(least, flash_read_bytes(bed.store));
+        Some(Warmup::Settled { least, ops, most }) => {
+            let settling = Settling::new(least, ops, flash_read_bytes(bed.store));
             Some(warm_up(Limit::Seconds(most), Some(settling))?)
         }
     };

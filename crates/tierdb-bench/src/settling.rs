@@ -13,6 +13,8 @@ const NEAR: f64 = 0.02;
 #[derive(Debug)]
 pub struct Settling {
     window: f64,
+    /// Operations before which it is not over.
+    ops: u64,
     /// When the window that is running began, in seconds, and the operations and bytes that had been counted by then.
     began: (f64, u64, u64),
     /// Bytes read for an operation in the window before.
@@ -20,9 +22,10 @@ pub struct Settling {
 }
 
 impl Settling {
-    /// Of a warm-up that begins now and lasts at least so many seconds. The process has had so many bytes read before.
-    pub fn new(least: f64, read_bytes: u64) -> Self {
-        Settling { window: least / WINDOWS, began: (0.0, 0, read_bytes), before: None }
+    /// Of a warm-up that begins now, lasts at least so many seconds and has so many operations. The process has had so many bytes
+    /// read before.
+    pub fn new(least: f64, ops: u64, read_bytes: u64) -> Self {
+        Settling { window: least / WINDOWS, ops, began: (0.0, 0, read_bytes), before: None }
     }
 
     /// Whether it is over, `seconds` after it began, with so many operations done and bytes read.
@@ -35,7 +38,7 @@ impl Settling {
         let now = (read_bytes - bytes_then) as f64 / (ops - ops_then) as f64;
         let settled = self.before.is_some_and(|before| (now - before).abs() <= NEAR * now.max(before));
         (self.began, self.before) = ((seconds, ops, read_bytes), Some(now));
-        settled
+        settled && ops >= self.ops
     }
 }
 
@@ -46,8 +49,13 @@ mod tests {
     /// When a warm-up of 10 s at the least is over whose reads of 1000 operations a second take these bytes each, second by
     /// second.
     fn over(bytes: impl Fn(u64) -> u64) -> Option<u64> {
+        over_after(0, bytes)
+    }
+
+    /// The same with so many operations at the least.
+    fn over_after(ops: u64, bytes: impl Fn(u64) -> u64) -> Option<u64> {
         let mut read = 1 << 30;
-        let mut settling = Settling::new(10.0, read);
+        let mut settling = Settling::new(10.0, ops, read);
         (0..200).find(|second| {
             if *second > 0 {
                 read += 1000 * bytes(*second);
@@ -67,7 +75,10 @@ mod tests {
             "24 s until it is full"
         );
         assert_eq!(over(|second| 1 << second.min(30)), Some(40), "never twice the same until it stays");
-        let mut stalled = Settling::new(1.0, 0);
+        assert_eq!(over_after(10_000, |_| 1600), Some(10), "as many as there are in the least time");
+        assert_eq!(over_after(12_000, |_| 1600), Some(15), "at the end of the window in which it has them");
+        assert_eq!(over_after(1_000_000, |_| 1600), None, "never as many");
+        let mut stalled = Settling::new(1.0, 0, 0);
         assert!(
             (0..100).all(|second| !stalled.look(f64::from(second), 0, || 0)),
             "no operation says nothing"

@@ -12,6 +12,7 @@ use crate::store::{Durability, Fast, Systems};
 use crate::values::Sizes;
 use crate::workload::Op;
 use clap::ValueEnum;
+use std::fmt::Write;
 use tierdb::ByteSize;
 
 /// The distributions of keys that are compared, and how tables call them.
@@ -38,6 +39,13 @@ const CHECKED_RUNS: usize = 5;
 const INSERTING_MEMORY: u64 = 64 << 20;
 /// What flash is at the pace of where slab is compared: PrismDB's own is dense and slow.
 const SLAB_FLASH: &str = "qlc";
+/// Operations for each key in a warm-up of the PrismDB paper (§6, 100 million keys): of B, C and D four fifths of 300 million, of E half
+/// of 10 million. Of A and F half, for which it gives no number: of as many, here.
+const PAPER_READS: f64 = 2.4;
+const PAPER_UPDATES: f64 = 1.5;
+const PAPER_SCANS: f64 = 0.05;
+/// Operations a second below which a warm-up ends before it has them.
+const LEAST_RATE: f64 = 5_000.0;
 
 /// A comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -291,7 +299,11 @@ impl Comparison {
                 repeat_c(&mut draft.plan);
                 settle(&mut draft.plan);
             }
-            Comparison::OneSsdGrouped | Comparison::Slab => settle(&mut draft.plan),
+            Comparison::OneSsdGrouped => settle(&mut draft.plan),
+            Comparison::Slab => {
+                settle(&mut draft.plan);
+                warm_as_the_paper(&mut draft.plan);
+            }
             Comparison::Writes => count_updates(&mut draft.plan),
             Comparison::Limits => {
                 warm_hits(&mut draft.plan);
@@ -356,7 +368,7 @@ fn settle(plan: &mut Plan) {
             // It takes longer until values lie as scans want them than until caches are full.
             let (cached, laid_out) = (seconds * 4.0, seconds * 12.0);
             let most = if phase.mix.share(Op::Scan) > 0.0 { laid_out } else { cached };
-            phase.warmup = Some(Warmup::Settled { least: seconds / 2.0, most });
+            phase.warmup = Some(Warmup::Settled { least: seconds / 2.0, ops: 0, most });
             words = Some(format!(
                 "{seconds} s after a warm-up of {} s at least, until the bytes read from devices for an operation differ by less \
                  than 2 % from a quarter of a phase to the next, or of {cached} s, with scans of {laid_out} s",
@@ -367,6 +379,31 @@ fn settle(plan: &mut Plan) {
     if let Some(words) = words {
         plan.settings.length = format!("closed loop; {words}");
     }
+}
+
+/// Warm-ups that settle have as many operations for each key as those of the PrismDB paper (§6): placement by how often keys are
+/// read needs that they were.
+fn warm_as_the_paper(plan: &mut Plan) {
+    for (_, case) in &mut plan.cases {
+        let keys = case.setup.keys as f64;
+        for phase in &mut case.phases {
+            let Some(Warmup::Settled { ops, most, .. }) = &mut phase.warmup else { continue };
+            let share = |op| phase.mix.share(op);
+            let a_key = if share(Op::Scan) > 0.0 {
+                PAPER_SCANS
+            } else if share(Op::Update) + share(Op::ReadModifyWrite) > 0.25 {
+                PAPER_UPDATES
+            } else {
+                PAPER_READS
+            };
+            *ops = (a_key * keys) as u64;
+            *most = most.max(*ops as f64 / LEAST_RATE);
+        }
+    }
+    let _ = write!(
+        plan.settings.length,
+        ", and of {PAPER_READS} operations a key at least, {PAPER_UPDATES} where a quarter of them write, {PAPER_SCANS} with scans"
+    );
 }
 
 /// Hits are looked at when nearly all keys were read: the misses of a zipfian over four times as many reads as there

@@ -49,7 +49,7 @@ pub(super) fn case(plan: &Plan, case: &Case) -> Duration {
         seconds += match phase.warmup {
             None => 0.0,
             Some(Warmup::For(limit)) => time(limit),
-            Some(Warmup::Settled { least, most }) => (least + most) / 2.0,
+            Some(Warmup::Settled { least, most, .. }) => (least + most) / 2.0,
         };
     }
     let alone = case.phases.iter().filter(|phase| phase.only_reads()).count();
