@@ -75,7 +75,8 @@ fn table(stats: &Stats) -> String {
     list.row("writers held back", &duration(stats.stall_ns));
     let more = stats.counters.iter().filter(|(name, _)| !placement::tells(stats, name));
     for (name, count) in stats.operations.iter().chain(more).filter(|(_, count)| *count > 0) {
-        list.row(name, &grouped(*count));
+        let (name, count) = counted(name, *count);
+        list.row(name, &count);
     }
     if stats.latencies.iter().any(|(_, latency)| latency.count > 0) {
         list.heading("latency                     count       mean        p50        p99        max");
@@ -84,6 +85,17 @@ fn table(stats: &Stats) -> String {
         }
     }
     list.0
+}
+
+/// A counter for people: the suffix of its name says what it counts.
+fn counted(name: &str, count: u64) -> (&str, String) {
+    if let Some(what) = name.strip_suffix("_ns") {
+        (what, duration(count))
+    } else if name.ends_with("_bytes") {
+        (name, ByteSize(count).to_string())
+    } else {
+        (name, grouped(count))
+    }
 }
 
 fn tier_rows(list: &mut List, tier: &TierStats) {
@@ -264,6 +276,15 @@ mod tests {
             "  total                     3 KiB of 64 MiB (0.0 %)\n",
         ] {
             assert!(text.contains(row), "{row:?} is not in\n{text}");
+        }
+        let counters = vec![("log_blocks", 2000), ("log_bytes", 4 << 20), ("log_stall_ns", 1_500_000)];
+        let counted = table(&Stats { counters, ..stats() });
+        for row in [
+            "  log blocks                2,000\n",
+            "  log bytes                 4 MiB\n",
+            "  log stall                 1.5 ms\n",
+        ] {
+            assert!(counted.contains(row), "{row:?} is not in\n{counted}");
         }
         let long = Stats { operations: vec![("a name of more than its column", 1)], ..stats() };
         assert!(table(&long).contains("  a name of more than its column 1\n"));

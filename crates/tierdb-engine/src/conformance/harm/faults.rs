@@ -100,6 +100,7 @@ impl<S: Sizes> Script<S> {
                 if n % 2 == 0 { Grouped } else { Durable },
             ));
             steps.push(Step::Put(at + 3, 40, Grouped));
+            steps.push(Step::MultiGet(vec![at, 51, at + 1, at + 2, 12, 50, 18]));
             if n % 2 == 1 {
                 steps.push(Step::DeleteRange(at - 4, at + 2));
             }
@@ -132,6 +133,11 @@ impl<S: Sizes> Script<S> {
             Step::Put(32, 18_000, Durable),
         ]);
         steps.push(Step::Reopen { close: false });
+        // Before anything else has read them.
+        steps.extend([
+            Step::MultiGet((0..10).chain(28..34).collect()),
+            Step::MultiGet((6..20).rev().collect()),
+        ]);
         steps.extend((18..24).map(write));
         steps.extend([Step::Scan, Step::Get(32), Step::Flush]);
         // One by one, what a scan reads together.

@@ -23,6 +23,8 @@ pub enum Step {
     DeleteRange(usize, usize),
     /// One key.
     Get(usize),
+    /// Several keys in one call.
+    MultiGet(Vec<usize>),
     /// All entries, forward and backward.
     Scan,
     /// A snapshot, kept until it is looked at.
@@ -227,6 +229,7 @@ impl<'w, S: Sizes> Runner<'w, S> {
                 Ok(())
             }
             Step::Get(number) => self.check_get(&key(*number)),
+            Step::MultiGet(numbers) => self.check_multi_get(numbers),
             Step::Scan => self.check_scan(),
             Step::Snapshot => {
                 let snapshot = self.engine().snapshot().map_err(|error| error.to_string())?;
@@ -314,16 +317,16 @@ impl<'w, S: Sizes> Runner<'w, S> {
         if excused { Ok(()) } else { Err(format!("latched {latched}, {} faults, but: {error}", self.hit())) }
     }
 
-    /// Whether a read of `key` may fail with `error`: its device fails now, or it is not known whether
+    /// Whether a read of `key` may fail with `error`: its device has `failed` just now, or it is not known whether
     /// the value that is there will last.
-    fn excuse_read(&self, error: &Error, key: Option<&[u8]>) -> Result<(), String> {
+    fn excuse_read(&self, error: &Error, key: Option<&[u8]>, failed: bool) -> Result<(), String> {
         let Known { unsure, unsure_ranges, .. } = &self.known;
         let unsure = match key {
             Some(key) => unsure.contains(key) || unsure_ranges.iter().any(|range| range.contains(key)),
             None => !unsure.is_empty() || !unsure_ranges.is_empty(),
         };
         let excused = match error.kind() {
-            ErrorKind::Io => self.has_failed() || unsure,
+            ErrorKind::Io => failed || unsure,
             ErrorKind::Poisoned => unsure,
             _ => false,
         };
@@ -332,12 +335,31 @@ impl<'w, S: Sizes> Runner<'w, S> {
 
     /// Reads one key.
     fn check_get(&self, key: &[u8]) -> Result<(), String> {
-        match self.engine().get(key) {
+        let found = self.engine().get(key);
+        self.check_found(key, found, self.has_failed())
+    }
+
+    /// Reads keys in one call, each of which fails for itself.
+    fn check_multi_get(&self, numbers: &[usize]) -> Result<(), String> {
+        let keys: Vec<_> = numbers.iter().map(|number| key(*number)).collect();
+        let asked: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let found = self.engine().multi_get(&asked);
+        if found.len() != keys.len() {
+            return Err(format!("{} answers for {} keys", found.len(), keys.len()));
+        }
+        // What failed may have been the read of several.
+        let failed = self.has_failed();
+        keys.iter().zip(found).try_for_each(|(key, found)| self.check_found(key, found, failed))
+    }
+
+    /// Whether a read of `key` may have `found` this, when its device has `failed` or has not.
+    fn check_found(&self, key: &[u8], found: Result<Option<Value>>, failed: bool) -> Result<(), String> {
+        match found {
             Ok(_) if self.known.unsure.contains(key) => Ok(()),
             Ok(found) if found.as_deref() == self.known.content.get(key).map(|value| &value[..]) => Ok(()),
             Ok(found) => Err(format!("{}: found {:?} bytes", show(key), found.map(|value| value.len()))),
             Err(error) => {
-                self.excuse_read(&error, Some(key)).map_err(|wrong| format!("{}: {wrong}", show(key)))
+                self.excuse_read(&error, Some(key), failed).map_err(|wrong| format!("{}: {wrong}", show(key)))
             }
         }
     }
@@ -376,7 +398,7 @@ impl<'w, S: Sizes> Runner<'w, S> {
                         Some((key, _)) => Err(format!("a scan ends before {}", show(key))),
                     };
                 }
-                Err(error) => return self.excuse_read(&error, None),
+                Err(error) => return self.excuse_read(&error, None, self.has_failed()),
             }
         }
     }
@@ -391,7 +413,7 @@ impl<'w, S: Sizes> Runner<'w, S> {
             match self.engine().get_at(key, &snapshot) {
                 Ok(found) if found.as_deref() == content.get(key).map(|value| &value[..]) => {}
                 Ok(_) => return Err(format!("snapshot: another value of {}", show(key))),
-                Err(error) => self.excuse_read(&error, Some(key))?,
+                Err(error) => self.excuse_read(&error, Some(key), self.has_failed())?,
             }
         }
         Ok(())
