@@ -97,6 +97,11 @@ impl Spread {
     }
 }
 
+/// So many threads, for people.
+pub fn threads_text(threads: usize) -> String {
+    if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") }
+}
+
 impl Repeated {
     /// The first run, which says what the case was.
     pub fn first(&self) -> &Outcome {
@@ -125,9 +130,9 @@ impl Repeated {
     /// The system, durability and threads in a line.
     pub fn name(&self) -> String {
         let first = self.first();
-        let threads = if first.threads == 1 { "thread" } else { "threads" };
+        let threads = threads_text(first.threads);
         let label = if self.label.is_empty() { String::new() } else { format!(", {}", self.label) };
-        format!("{}, {}, {} {threads}{label}", first.system, first.durability, first.threads)
+        format!("{}, {}, {threads}{label}", first.system, first.durability)
     }
 
     /// A figure of the case over all repetitions.

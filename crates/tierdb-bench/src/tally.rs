@@ -32,6 +32,21 @@ pub struct Latency {
     pub cdf: Vec<(f64, f64)>,
 }
 
+/// The latency within which `share` of the operations of all kinds ended, in microseconds, up to the next point of a distribution.
+pub fn within(latencies: &[Latency], share: f64) -> Option<f64> {
+    let ended = |us: f64| {
+        let of = |latency: &Latency| {
+            let points = latency.cdf.partition_point(|(own, _)| *own <= us);
+            latency.count as f64 * points.checked_sub(1).map_or(0.0, |last| latency.cdf[last].1)
+        };
+        latencies.iter().map(of).sum::<f64>()
+    };
+    let all: u64 = latencies.iter().map(|latency| latency.count).sum();
+    let mut points: Vec<f64> = latencies.iter().flat_map(|latency| &latency.cdf).map(|(us, _)| *us).collect();
+    points.sort_by(f64::total_cmp);
+    points.into_iter().find(|us| ended(*us) >= share * all as f64)
+}
+
 /// What one thread, or all of them together, has counted.
 pub struct Tally {
     histograms: [Option<Histogram<u64>>; Op::ALL.len()],
@@ -169,5 +184,21 @@ mod tests {
         assert!(near(read.average_us, 500.5) && near(read.max_us, 1000.0), "{read:?}");
         assert!(near(latencies[1].max_us, 600e6), "too long to tell is still counted");
         assert!(read.cdf.windows(2).all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 <= pair[1].1));
+    }
+
+    #[test]
+    fn operations_of_all_kinds_together_have_one_distribution() {
+        let mut tally = Tally::new();
+        (1..=60).for_each(|us| tally.record(Op::Read, Duration::from_micros(us)));
+        (61..=100).for_each(|us| tally.record(Op::Update, Duration::from_micros(us)));
+        let latencies = tally.latencies();
+        for share in [0.1, 0.5, 0.6, 0.61, 0.99, 1.0] {
+            let us = within(&latencies, share).expect("there are operations");
+            // As fine as the points of the two distributions are.
+            assert!((share * 100.0 - 1.0..share * 100.0 + 6.0).contains(&us), "{share}: {us}");
+        }
+        let reads = &latencies[..1];
+        assert_eq!(within(reads, 0.5), Some(reads[0].p50_us));
+        assert_eq!(within(&[], 0.5), None);
     }
 }

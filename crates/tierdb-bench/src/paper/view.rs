@@ -2,8 +2,9 @@
 
 use crate::phase::Measured;
 use crate::plots::{Plot, Series, Shape};
-use crate::report::{Repeated, Report};
+use crate::report::{Repeated, Report, threads_text};
 use crate::table::{grouped, micros};
+use crate::tally::within;
 use crate::workload::Op;
 use std::fmt::Write as _;
 
@@ -20,9 +21,9 @@ pub enum Column {
     Lowest,
     /// Average latency of all operations.
     Average,
-    /// Median of the operation that is slowest in the median.
+    /// Median latency of all operations.
     Median,
-    /// Its 99th percentile.
+    /// Their 99th percentile.
     Tail,
     /// Median latency of reads.
     ReadMedian,
@@ -140,7 +141,6 @@ impl Column {
         let reads = counter("reads_fast") + counter("reads_cached") + counter("reads_flash");
         let read = |name: &str| (reads > 0.0).then(|| counter(name) / reads);
         let flash = || phase.flash_written_bytes() as f64;
-        let slowest = || phase.latencies.iter().max_by(|a, b| a.p50_us.total_cmp(&b.p50_us));
         let grown = |name: &str| Some(counter(name)).filter(|count| *count > 0.0);
         match self {
             Column::Rate => Some(phase.rate),
@@ -150,8 +150,8 @@ impl Column {
                 let each = phase.latencies.iter().map(|latency| latency.average_us * latency.count as f64);
                 Some(each.sum::<f64>() / count.max(1) as f64)
             }
-            Column::Median => slowest().map(|latency| latency.p50_us),
-            Column::Tail => slowest().map(|latency| latency.p99_us),
+            Column::Median => within(&phase.latencies, 0.5),
+            Column::Tail => within(&phase.latencies, 0.99),
             Column::WriteAmplification => phase.write_amplification,
             Column::FlashWritten => Some(flash() / f64::from(1 << 20)),
             Column::FlashPerOp => Some(flash() / phase.ops.max(1) as f64),
@@ -288,14 +288,18 @@ impl View {
         let mut rows = vec![["system", "what"].into_iter().map(str::to_owned).collect::<Vec<_>>()];
         rows[0].extend(shown.iter().map(|column| column.name().to_owned()));
         rows[0].push("the paper".to_owned());
+        let threads_vary = points.iter().any(|point| point.at.threads != points[0].at.threads);
         for point in &points {
-            let what = match (point.at.label, point.at.phase) {
+            let mut what = match (point.at.label, point.at.phase) {
                 ("", phase) => phase.to_owned(),
                 (label, phase) if point.case.first().phases.len() > 2 || point.index == 0 => {
                     format!("{label}: {phase}")
                 }
                 (label, _) => label.to_owned(),
             };
+            if threads_vary {
+                let _ = write!(what, ", {}", threads_text(point.at.threads));
+            }
             let mut row = vec![point.case.first().system.clone(), what];
             row.extend(shown.iter().map(|column| {
                 self.figure(&points, point, *column).map_or(String::new(), |figure| column.text(figure))
@@ -415,5 +419,23 @@ mod tests {
         assert!(text.contains("x RocksDB"), "{text}");
         assert_eq!(line("  slab-byte      a"), Some(Some("3.00")), "{text}");
         assert_eq!(line("  slab-byte      b"), Some(Some("0.50")), "{text}");
+    }
+
+    #[test]
+    fn points_that_differ_by_their_threads_alone_are_told_from_each_other() {
+        let report = |threads: &[usize]| {
+            let case = |threads: &usize| {
+                let phases =
+                    ["load", "a"].map(|name| Measured { name: name.to_owned(), ..Measured::default() });
+                let run = Outcome { threads: *threads, phases: phases.to_vec(), ..Outcome::default() };
+                Repeated { label: String::new(), runs: vec![run] }
+            };
+            Report { cases: threads.iter().map(case).collect(), ..Report::default() }
+        };
+        let view = View::plain("a figure".to_owned(), "", &[Column::Rate]);
+        let text = view.text(&report(&[1, 2]));
+        assert!(text.contains(" a, 1 thread ") && text.contains(" a, 2 threads "), "{text}");
+        let text = view.text(&report(&[2, 2]));
+        assert!(!text.contains("threads"), "{text}");
     }
 }
