@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The share of the tracked keys that is pinned where nothing else is asked for, in percent. Six times as many are tracked as the
-/// paper tracks, and a higher share was measured to write more to flash for hardly more hits (`docs/performance.md`,
+/// paper tracks, and a higher share was measured to write more to flash for hardly more hits (`docs/papers.md`,
 /// Figure 11c).
 pub const USUALLY_PINNED: u8 = 7;
 /// What is tried, in percent: of three times as many tracked keys as the fast tier holds, the first ones make a difference.

@@ -192,7 +192,8 @@ fn add(draft: &mut Draft<'_>, figure: Figure, name: &str) -> Result<(), Failure>
             while partitions <= most {
                 draft.threads = partitions;
                 let phases = vec![draft.phase("a", 1.0)];
-                let case = draft.case(name, format!("{partitions} partitions"), 1024, phases)?;
+                let label = if partitions == 1 { "partition" } else { "partitions" };
+                let case = draft.case(name, format!("{partitions} {label}"), 1024, phases)?;
                 case.setup.knobs.partitions = Some(partitions as u32);
                 partitions *= 2;
             }
@@ -463,7 +464,7 @@ impl Figure {
                 )
             },
             Figure::Partitions => View {
-                base: Some(|_, other| other.label == "1 partitions"),
+                base: Some(|_, other| other.threads == 1),
                 paper: figure_11d,
                 drawing: drawing("slab-11d", Some("partitions and clients"), |at| {
                     Some((String::new(), at.threads as f64))
