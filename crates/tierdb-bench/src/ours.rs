@@ -199,7 +199,7 @@ impl Store for Open {
             Handle::Db(db) => db.stats(),
             Handle::Engine(engine) => engine.stats(),
         };
-        let second_level = stats.counter("victim_hits").unwrap_or(0);
+        let second_level = stats.counter("second_level_hits").unwrap_or(0);
         let mut counts = Counts {
             mode: stats.mode,
             hits: stats.cache.hits + stats.write_buffer_hits + second_level,

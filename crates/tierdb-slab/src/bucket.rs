@@ -11,8 +11,8 @@
 
 use crate::core::{Core, hash_of};
 use crate::live::LiveTable;
-use crate::migrate::Victim;
 use crate::partition::{State, bounds};
+use crate::plan::Victim;
 use crate::tables::TableSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

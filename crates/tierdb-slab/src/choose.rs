@@ -8,8 +8,8 @@
 use crate::config::Metric;
 use crate::core::Core;
 use crate::levels::FIRST;
-use crate::migrate::{Fate, Plan, Victims};
 use crate::partition::{Bounds, Partition, State, bounds};
+use crate::plan::{Fate, Plan, Victims};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, Range};
 use std::sync::atomic::Ordering;

@@ -3,8 +3,8 @@
 use crate::core::Core;
 use crate::levels::{FIRST, Level, Levels};
 use crate::live::LiveTable;
-use crate::migrate::{Plan, Victims};
 use crate::partition::{Partition, RangeTombstone, State};
+use crate::plan::{Plan, Victims};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

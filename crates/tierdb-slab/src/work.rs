@@ -5,8 +5,8 @@
 
 use crate::clean::Cleaned;
 use crate::core::Core;
-use crate::migrate::Victims;
 use crate::partition::Partition;
+use crate::plan::Victims;
 use crate::promote::Copies;
 use crate::room::Need;
 use parking_lot::{Condvar, Mutex, RwLock};

@@ -10,9 +10,9 @@ use crate::layout::{Layout, SEQNO_LIMIT};
 use crate::long::LongValues;
 use crate::pages::Pages;
 use crate::ring::Rings;
+use crate::second_level::SecondLevel;
 use crate::storage::{Appender, Storage};
 use crate::versions::Versions;
-use crate::victims::Victims;
 use crate::word::{Place, Word};
 use crate::work::Work;
 use parking_lot::Mutex;
@@ -65,7 +65,7 @@ pub struct Core<P: Pool, D: Dir> {
     pub rewrite: Mutex<Appender<D, Moving>>,
     pub counters: Counters,
     pub latencies: Latencies,
-    pub victims: Victims<P>,
+    pub second_level: SecondLevel<P>,
     pub work: Work,
     pub seqno_limit: AtomicU64,
     pub raising: Mutex<()>,

@@ -29,7 +29,7 @@ pub struct Counters {
     pub rewritten_ranges: Counter,
     pub damaged_records: Counter,
     pub quarantined_chunks: Counter,
-    pub victim_hits: Counter,
+    pub second_level_hits: Counter,
     /// 1 if the store was opened from the image that a close had left.
     pub opened_from_image: Counter,
 }

@@ -163,7 +163,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 // same tag. Then the word is the same again, and the filling is not.
                 let filling = self.storage.filling(word.place());
                 drop(guard);
-                if let Some((header, bytes)) = self.read_victim(word, entry, filling, key)
+                if let Some((header, bytes)) = self.read_second_level(word, entry, filling, key)
                     && let Some(value) = self.admit_and_share(header, bytes, entry, word, filling)?
                 {
                     return Ok(Some(Some(value)));
@@ -301,18 +301,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// The value of `key` from the cache's second level.
     fn second_copy(&self, entry: u64, word: Word, filling: u32, key: &[u8]) -> Option<Value> {
-        let (header, bytes) = self.read_victim(word, entry, filling, key)?;
+        let (header, bytes) = self.read_second_level(word, entry, filling, key)?;
         self.admit_and_share(header, bytes, entry, word, filling).ok()?
     }
 
     /// The record of `key` at `word` in a `filling` of its chunk, from the cache's second level.
-    fn read_victim(&self, word: Word, entry: u64, filling: u32, key: &[u8]) -> Option<Record> {
-        let (header, bytes) = self.victims.get(word.0, filling)?;
+    fn read_second_level(&self, word: Word, entry: u64, filling: u32, key: &[u8]) -> Option<Record> {
+        let (header, bytes) = self.second_level.get(word.0, filling)?;
         let right = header.is_coupled(entry, word.tag())
             && header.is_whole(&bytes, self.seed)
             && header.key(&bytes) == key;
         right.then(|| {
-            self.counters.victim_hits.add(1);
+            self.counters.second_level_hits.add(1);
             (header, bytes)
         })
     }

@@ -27,9 +27,9 @@ use crate::parallel::in_parallel;
 use crate::record::{HEADER, Header, Kind, stored_len};
 use crate::redo::decode_redo;
 use crate::ring::{self, Rings};
+use crate::second_level::SecondLevel;
 use crate::storage::{Appender, Storage};
 use crate::versions::Versions;
-use crate::victims::Victims;
 use crate::word::{MAX_DEVICES, Place, UNIT, Word};
 use crate::work::Work;
 use parking_lot::Mutex;
@@ -78,7 +78,7 @@ pub fn create<P: Pool, D: Dir>(media: Media<P, D>, options: Options) -> Result<C
     layout.format(&*pool, stage, media.seed)?;
     let ordered = Core::<P, D>::is_ordered(&pool);
     let core = Core {
-        victims: Victims::new(pool.clone(), pages.clone(), !ordered, options.memory),
+        second_level: SecondLevel::new(pool.clone(), pages.clone(), !ordered, options.memory),
         cache: Cache::new(options.memory),
         clock: CommitClock::new(0),
         versions: Versions::new(),
@@ -148,7 +148,7 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
     let ends = vec![(0, 0); layout.rings as usize];
     let ordered = Core::<P, D>::is_ordered(&pool);
     let mut core = Core {
-        victims: Victims::new(pool.clone(), pages.clone(), !ordered, options.memory),
+        second_level: SecondLevel::new(pool.clone(), pages.clone(), !ordered, options.memory),
         cache: Cache::new(options.memory),
         clock: CommitClock::new(last),
         versions: Versions::new(),

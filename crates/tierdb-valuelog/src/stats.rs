@@ -30,7 +30,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             ("reclaim buffer", appender(&self.reclaim)),
             ("rewrite buffer", appender(&self.rewrite)),
             ("collection buffers", collect),
-            ("value cache, second level", self.victims.memory_bytes()),
+            ("value cache, second level", self.second_level.memory_bytes()),
             ("value cache", self.cache.memory_bytes()),
         ]
     }
@@ -56,7 +56,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("write buffer, capacity", self.rings.ring_bytes() * u64::from(self.layout.rings)),
                 ("key index", self.index.pool_bytes()),
                 ("hsit", self.hsit.pool_bytes()),
-                ("value cache, second level", self.victims.bytes()),
+                ("value cache, second level", self.second_level.bytes()),
             ],
             io: IoStats::by_cause(&self.fast_meter),
         }];
@@ -78,8 +78,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
         }));
         let mut counters = vec![
-            ("victim_hits", c.victim_hits.get()),
-            ("kept_victims", self.victims.kept()),
+            ("second_level_hits", c.second_level_hits.get()),
+            ("second_level_copies", self.second_level.kept()),
             ("flash_reads", c.flash_reads.get()),
             ("stalls", c.stalls.get()),
             ("reclaimed_records", c.reclaimed_records.get()),

@@ -271,7 +271,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn maintain_cache(&self) -> Result<()> {
         loop {
             let upkept = self.cache.maintain(4096, &|word| self.storage.filling(Word(word).place()));
-            upkept.gone.iter().for_each(|gone| self.victims.keep(gone));
+            upkept.gone.iter().for_each(|gone| self.second_level.keep(gone));
             self.rewrite_ranges(&upkept.rewrite)?;
             if !upkept.more {
                 return Ok(());

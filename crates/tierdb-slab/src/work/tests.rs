@@ -5,7 +5,7 @@ use crate::config::Options;
 use crate::flash::Limit;
 use crate::levels::FIRST;
 use crate::live::LiveTable;
-use crate::migrate::Plan;
+use crate::plan::Plan;
 use crate::rig::{self, Store};
 use crate::slabs::Purpose;
 use std::sync::atomic::{AtomicBool, AtomicU8};

@@ -24,7 +24,7 @@
 //! used. Bytes lent to callers ([`Value`], [`Member`]) are no longer counted once evicted, nor are those that wait for
 //! running reads to end: some hundreds of copies at the most, as long as no read takes long.
 //!
-//! What is evicted in the background is handed out, for the second level ([`crate::victims`]).
+//! What is evicted in the background is handed out, for the second level ([`crate::second_level`]).
 //!
 //! Read in this order: `table` (slots), `policy`, `lists`, then `upkeep`.
 

@@ -11,7 +11,7 @@ use super::lists::{Lists, Node, Which};
 use super::policy::{Fate, Ghost};
 use super::table::Table;
 use super::{Cache, Cached, ScanRange, Slot};
-use crate::victims::LONGEST;
+use crate::second_level::LONGEST;
 
 /// Which filling of its chunk a word points into.
 type Fillings<'f> = &'f dyn Fn(u64) -> u32;

@@ -1,30 +1,29 @@
 //! One flash directory: its file, its chunks, and who may have one.
 
+mod claims;
 mod discard;
 mod garbage;
 mod reads;
+mod space;
 
 pub use garbage::Victim;
 use reads::Spare;
 pub use reads::{Found, Record, is_beside, read_records};
+use space::Space;
 
-use crate::image::Words;
 use crate::record::HEADER;
 use crate::storage::chunk::{Chunk, State};
 use crate::word::{MAX_ADDRESS, Word};
 use crossbeam_utils::CachePadded;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use tierdb_base::{Error, FailureLatch, Location, Result, TierRole};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Dir, Meter, Metered, OpenMode};
 use tierdb_engine::FlashTier;
-use tierdb_pmem::Pool;
 use tierdb_sync::Table;
 
 const FILE: &str = "values";
-/// Chunks by which the file grows at least, where the file system has so many.
-const GROWTH: u64 = 64;
 
 /// A flash directory of a store.
 pub struct Device<D: Dir> {
@@ -57,38 +56,6 @@ pub struct Device<D: Dir> {
     full: AtomicBool,
     /// Writes that have been started and not finished.
     pub writes_in_flight: AtomicU32,
-}
-
-/// Chunks that nobody uses.
-#[derive(Default)]
-struct Space {
-    /// Free ones inside the file; of those that still have their space, the last is given out first.
-    free: Vec<u32>,
-    /// How many of them, the first ones, have given their space back to the file system.
-    discarded: usize,
-    /// How many have come back.
-    returned: u64,
-    /// Chunks that the file has.
-    end: u32,
-    /// Whether the file system refused to grow the file the last time.
-    refused: bool,
-}
-
-impl Space {
-    /// Chunks that somebody uses.
-    fn used(&self) -> u64 {
-        u64::from(self.end) - self.free.len() as u64
-    }
-
-    /// Takes out a free one: one that has its space, unless no more than `kept` of those are left.
-    fn take(&mut self, kept: u64) -> Option<u32> {
-        let whole = self.free.len() - self.discarded;
-        if self.discarded > 0 && whole as u64 <= kept {
-            self.discarded -= 1;
-            return Some(self.free.remove(self.discarded));
-        }
-        self.free.pop()
-    }
 }
 
 /// How a device's space is used, in bytes.
@@ -236,158 +203,11 @@ impl<D: Dir> Device<D> {
         Location::new(self.name.clone(), at)
     }
 
-    fn space(&self) -> MutexGuard<'_, Space> {
-        let mut space = self.space.lock();
-        let mut back = self.back.lock();
-        space.returned += back.len() as u64;
-        space.free.append(&mut back);
-        drop(back);
-        space
-    }
-
-    /// How many chunks have come back when the readers of the moment in which they became free had gone.
-    pub fn returned(&self) -> u64 {
-        self.space().returned
-    }
-
-    /// Chunks in its file.
-    pub fn chunks_in_file(&self) -> u32 {
-        self.space().end
-    }
-
-    fn capacity_chunks(&self) -> u64 {
-        self.capacity / self.chunk_bytes
-    }
-
-    /// Chunks kept back for garbage collection.
-    fn reserve(&self) -> u64 {
-        if self.capacity_chunks() >= 6 { 2 } else { 1 }
-    }
-
-    /// Chunks that could be given out: free ones and those the file can grow by.
-    pub fn available(&self) -> u64 {
-        let space = self.space();
-        space.free.len() as u64 + self.growable(&space)
-    }
-
-    fn growable(&self, space: &Space) -> u64 {
-        if space.refused { 0 } else { self.capacity_chunks().saturating_sub(u64::from(space.end)) }
-    }
-
-    /// Whether a chunk will be free as soon as running operations have ended.
-    pub fn is_waiting(&self) -> bool {
-        self.waiting.load(Ordering::Acquire) > 0
-    }
-
-    /// Chunks that are free, or will be when running operations have ended.
-    pub fn free_soon(&self) -> u64 {
-        self.available() + u64::from(self.waiting.load(Ordering::Acquire))
-    }
-
-    /// Chunks that can be given out for ordinary writes.
-    pub fn room(&self) -> u64 {
-        if self.is_full() { 0 } else { self.available().saturating_sub(self.reserve()) }
-    }
-
-    /// Whether the file system had no room for the last write.
-    pub fn is_full(&self) -> bool {
-        self.full.load(Ordering::Relaxed)
-    }
-
-    /// Whether a chunk can be given out for ordinary writes.
-    pub fn has_space(&self) -> bool {
-        self.room() > 0
-    }
-
-    /// Gives out a free chunk, in state `state`. `reserved` may take the last ones.
-    ///
-    /// # Errors
-    /// `NoSpace`; the failure of growing the file or of making the pool's words durable.
-    pub fn allocate<P: Pool>(&self, pool: &P, state: State, shortest: u64, reserved: bool) -> Result<u32> {
-        let chunk = {
-            let mut space = self.space();
-            let kept = if reserved { 0 } else { self.reserve() };
-            // What is kept back must be in the file: when it is needed, the file system may be full.
-            while space.free.len() as u64 <= kept && self.growable(&space) > 0 {
-                self.grow(&mut space)?;
-            }
-            if space.free.len() as u64 <= kept {
-                // What the last write met says nothing of chunks that come back: who is given one finds out.
-                if !reserved {
-                    self.full.store(false, Ordering::Relaxed);
-                }
-                return Err(self.no_space(&space));
-            }
-            space.take(kept).ok_or_else(|| self.no_space(&space))?
-        };
-        // Whatever pointed into it must be gone from media before it is overwritten. Who released it had fenced
-        // what no longer does; in a log that may not be written yet.
-        if let Err(error) = pool.wait(pool.lsn()) {
-            self.space().free.push(chunk);
-            return Err(error);
-        }
-        if !reserved {
-            self.given_out.fetch_add(1, Ordering::Relaxed);
-        }
-        self.open_chunk(chunk, state, shortest);
-        Ok(chunk)
-    }
-
     /// Makes a free chunk ready for records of at least `shortest` bytes.
     pub fn open_chunk(&self, chunk: u32, state: State, shortest: u64) {
         // Before anything is written to it: who has read what is written then finds another filling than before.
         self.fillings.get(u64::from(chunk)).fetch_add(1, Ordering::AcqRel);
         self.with_chunk(chunk, |chunk| chunk.open(state, shortest, self.chunk_bytes));
-    }
-
-    fn no_space(&self, space: &Space) -> Error {
-        Error::NoSpace {
-            tier: TierRole::Flash,
-            place: self.name.to_string(),
-            used: space.used() * self.chunk_bytes,
-            capacity: self.capacity,
-        }
-    }
-
-    fn grow(&self, space: &mut Space) -> Result<()> {
-        let old = u64::from(space.end);
-        let most = self.capacity_chunks().div_ceil(8).min(self.capacity_chunks().saturating_sub(old));
-        let mut step = GROWTH.max(old / 8).min(most);
-        self.latch.check()?;
-        while let Err(error) = self.file.file().set_len((old + step) * self.chunk_bytes) {
-            if !is_full(&error) {
-                return Err(error);
-            }
-            if step > GROWTH {
-                step = (step / 2).max(GROWTH);
-            } else {
-                // Live with what there is until something is freed.
-                space.refused = true;
-                return Ok(());
-            }
-        }
-        let new = old + step;
-        // After a failed sync, one that succeeds would say nothing of the length.
-        self.file.sync(Cause::Reclaim).map_err(|error| self.latch.set(error))?;
-        space.end = new as u32;
-        // What a word points into that was cut off stays as it is.
-        let unused = |number: &u32| self.with_chunk(*number, |chunk| chunk.state == State::Free);
-        space.free.extend((old as u32..new as u32).rev().filter(unused));
-        Ok(())
-    }
-
-    /// Whether a word may point into chunk `number`: it is in the file, or was before the file was cut.
-    fn is_possible(&self, number: u32) -> bool {
-        u64::from(number) < self.capacity_chunks().max(u64::from(self.chunks_in_file()))
-    }
-
-    /// Asks the file system again if it has refused to grow the file.
-    ///
-    /// # Errors
-    /// Its failure, other than that it is still full.
-    pub fn retry_growth(&self) -> Result<()> {
-        let mut space = self.space();
-        if std::mem::take(&mut space.refused) { self.grow(&mut space) } else { Ok(()) }
     }
 
     /// Runs `f` on a chunk's state.
@@ -467,126 +287,6 @@ impl<D: Dir> Device<D> {
         }
     }
 
-    fn free_later(this: &Arc<Self>, number: u32, guard: &crossbeam_epoch::Guard) {
-        let device = this.clone();
-        device.waiting.fetch_add(1, Ordering::AcqRel);
-        guard.defer(move || {
-            device.back.lock().push(number);
-            device.waiting.fetch_sub(1, Ordering::AcqRel);
-        });
-        // Others may wait for it, when this thread does nothing for long.
-        guard.flush();
-    }
-
-    /// On open: a word points at the record at byte `at`. `false` if it cannot.
-    ///
-    /// Every word of a key was [noted](Device::note_class) before. If one was not, its key is lost; if two
-    /// share a granule, one of them is damaged. Nothing in the chunk is given up then.
-    pub fn claim(&self, at: u64, word: Word) -> bool {
-        let (number, offset) = self.chunk_of(at);
-        let inside = number < self.chunks_in_file();
-        if inside {
-            self.with_chunk(number, |chunk| {
-                if chunk.state != State::Sealed || !chunk.set(offset, word) {
-                    chunk.state = State::Quarantined;
-                }
-            });
-        }
-        inside
-    }
-
-    /// On open, before any claim: a word points at the record at byte `at`, so the chunk is in use, with
-    /// granules that suit the record. If the file ends before it, it is not to be used when the file grows.
-    pub fn note_class(&self, at: u64, word: Word) {
-        let (number, _) = self.chunk_of(at);
-        if number >= self.chunks_in_file() {
-            if self.is_possible(number) {
-                self.with_chunk(number, |chunk| chunk.state = State::Quarantined);
-            }
-        } else {
-            self.with_chunk(number, |chunk| {
-                if chunk.state == State::Free || chunk.granule() > granule_of(word) {
-                    chunk.open(State::Sealed, granule_of(word), self.chunk_bytes);
-                    chunk.filled = self.chunk_bytes;
-                }
-            });
-        }
-    }
-
-    /// On open: the chunk holds a part of a long value. `false` if it cannot.
-    pub fn claim_part(&self, number: u32) -> bool {
-        if number >= self.chunks_in_file() {
-            if self.is_possible(number) {
-                self.with_chunk(number, |chunk| chunk.state = State::Quarantined);
-            }
-            return false;
-        }
-        self.with_chunk(number, |chunk| match chunk.state {
-            State::Free => chunk.open(State::Part, self.chunk_bytes, self.chunk_bytes),
-            // A damaged word points into it as well.
-            _ => chunk.state = State::Quarantined,
-        });
-        true
-    }
-
-    /// What an image says of the chunks that are in use, by number. `None` if one of them is kept because of
-    /// damage: the next open is to look again.
-    pub fn image(&self) -> Option<Vec<u64>> {
-        let mut words = vec![0];
-        for number in 0..self.chunks_in_file() {
-            let Some(chunk) = self.chunks.existing(u64::from(number)) else { continue };
-            let chunk = chunk.lock();
-            if chunk.state != State::Free {
-                words[0] += 1;
-                words.push(u64::from(number));
-                words.extend(chunk.image()?);
-            }
-        }
-        Some(words)
-    }
-
-    /// The chunks of an image, if it can be one of this device.
-    pub fn chunks_of_image(&self, words: &mut Words<'_>) -> Option<Vec<(u32, Chunk)>> {
-        let mut chunks = Vec::<(u32, Chunk)>::new();
-        for _ in 0..words.take()? {
-            let number = words.take().filter(|number| *number < u64::from(self.chunks_in_file()))? as u32;
-            if chunks.last().is_some_and(|(last, _)| *last >= number) {
-                return None;
-            }
-            chunks.push((number, Chunk::from_image(words, self.chunk_bytes)?));
-        }
-        Some(chunks)
-    }
-
-    /// On open: these chunks are in use, as they were when the store was closed, and all others are free.
-    pub fn restore(&self, chunks: Vec<(u32, Chunk)>) {
-        for (number, chunk) in chunks {
-            self.with_chunk(number, |found| *found = chunk);
-        }
-        self.find_free();
-    }
-
-    fn find_free(&self) {
-        let mut space = self.space();
-        let is_free = |number: &u32| self.with_chunk(*number, |chunk| chunk.state == State::Free);
-        space.free = (0..space.end).rev().filter(is_free).collect();
-        space.discarded = 0;
-    }
-
-    /// On open, last: every chunk that was not claimed is free, or is kept if `unsure` says that it may hold
-    /// a part of a value whose parts are not known.
-    pub fn finish_claims(&self, unsure: bool) {
-        for number in 0..self.chunks_in_file() {
-            self.with_chunk(number, |chunk| {
-                chunk.estimate_total(self.chunk_bytes);
-                if unsure && chunk.state == State::Free {
-                    chunk.state = State::Quarantined;
-                }
-            });
-        }
-        self.find_free();
-    }
-
     /// Writes whole blocks at byte `at`, to which nothing refers yet, durably.
     ///
     /// # Errors
@@ -652,56 +352,4 @@ fn is_full(error: &Error) -> bool {
 /// The granule that suits every record of the word's length class.
 pub(super) fn granule_of(word: Word) -> u64 {
     1 << word.min_len().max(HEADER as u64).ilog2()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::GROWTH;
-    use crate::core::tests::{store, store_of};
-    use crate::storage::State;
-    use std::sync::mpsc::channel;
-    use std::time::Duration;
-    use tierdb_engine::Durability;
-    use tierdb_sim::World;
-
-    /// While the file grows nothing is given out, which may take long. Whoever gives up chunks meanwhile, with latches held, goes on.
-    #[test]
-    fn chunks_come_back_while_the_file_grows() {
-        let core = store(&World::new());
-        core.put(b"key", &[1; 40_000], Durability::Durable).expect("room");
-        let device = &core.storage.devices()[0];
-        let before = device.returned();
-        let growing = device.space.lock();
-        let (done, is_done) = channel();
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                core.delete(b"key", Durability::Durable).expect("deletes need no room");
-                while device.is_waiting() {
-                    core.work.settle_epochs();
-                }
-                done.send(()).expect("somebody waits");
-            });
-            let goes_on = is_done.recv_timeout(Duration::from_secs(20));
-            drop(growing);
-            goes_on.expect("it waits for the file");
-        });
-        assert!(device.returned() > before);
-    }
-
-    #[test]
-    fn a_file_grows_by_what_the_file_system_has() {
-        const CHUNK: u64 = 16 << 10;
-        const CAPACITY: u64 = 16 * GROWTH;
-        let world = World::new();
-        let core = store_of(&world, 2 * CAPACITY * CHUNK);
-        let device = &core.storage.devices()[0];
-        let take = || while device.allocate(&*core.pool, State::Part, CHUNK, true).is_ok() {};
-        for least in [CAPACITY - GROWTH, CAPACITY] {
-            world.dir("flash").set_capacity(Some((least + GROWTH) * CHUNK - 1));
-            device.retry_growth().expect("no faults");
-            take();
-            let file = device.usage().file / CHUNK;
-            assert!(file >= least && device.available() == 0, "{file} of {least} chunks");
-        }
-    }
 }

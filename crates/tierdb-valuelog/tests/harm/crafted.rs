@@ -203,7 +203,7 @@ pub fn record_in_the_second_level() -> Outcome {
     store.has("key", b"the value")?;
     // What comes after it takes its place in memory.
     for name in (0..120).map(|number| format!("key{number}")) {
-        if store.counter("kept_victims") > 0 {
+        if store.counter("second_level_copies") > 0 {
             break;
         }
         store.put(&name, &value(&name, 3000));

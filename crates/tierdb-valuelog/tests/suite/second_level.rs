@@ -51,7 +51,7 @@ fn run(log: Option<LogPlace>) -> (u64, u64) {
         }
     }
     assert!(counter(&*engine, "collected_records") > 0, "records move");
-    (counter(&*engine, "victim_hits"), counter(&*engine, "flash_reads"))
+    (counter(&*engine, "second_level_hits"), counter(&*engine, "flash_reads"))
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn runs(numbers: &[u32]) -> Vec<Range<u32>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Space;
+    use super::super::space::Space;
     use super::*;
     use crate::core::Core;
     use crate::core::tests::{store_of, wait_for_readers};

@@ -42,7 +42,7 @@ const MEMORY_SHARE: u64 = 32;
 const PLACE_BITS: u32 = 40;
 
 /// See the module's description.
-pub struct Victims<P: Pool> {
+pub struct SecondLevel<P: Pool> {
     pool: Arc<P>,
     pages: Arc<Pages<P>>,
     words: Box<[AtomicU64]>,
@@ -59,7 +59,7 @@ struct Writer {
     frame: Vec<u8>,
 }
 
-impl<P: Pool> Victims<P> {
+impl<P: Pool> SecondLevel<P> {
     /// A level for the part of `pages` that is not used, if `pool` is `memory` itself; else one that keeps nothing.
     /// `budget` is that of the store, in bytes of DRAM.
     pub fn new(pool: Arc<P>, pages: Arc<Pages<P>>, is_memory: bool, budget: u64) -> Self {
@@ -67,7 +67,7 @@ impl<P: Pool> Victims<P> {
         let most = budget / MEMORY_SHARE / 8;
         let buckets = ((area.end - area.start) / BYTES_A_WORD).min(most) as usize / WAYS;
         let words = (0..buckets * WAYS).map(|_| AtomicU64::new(0)).collect();
-        Victims { pool, pages, words, writer: Mutex::default(), kept: Counter::default() }
+        SecondLevel { pool, pages, words, writer: Mutex::default(), kept: Counter::default() }
     }
 
     /// Keeps a copy of `gone`, if it has none that will last for a while. Once there is no room left that was never used,
@@ -185,12 +185,12 @@ mod tests {
     const SEED: u64 = 3;
     const PAGES: u64 = 64;
 
-    fn new() -> (Victims<MappedPool>, Arc<Pages<MappedPool>>) {
+    fn new() -> (SecondLevel<MappedPool>, Arc<Pages<MappedPool>>) {
         let pool = Arc::new(MappedPool::in_memory((PAGES + 2) * PAGE));
         let mut stage = Stage::new(&*pool);
         let pages = Arc::new(Pages::format(pool.clone(), &mut stage, PAGE, 2, PAGES, SEED));
         let _drained = stage.drain();
-        (Victims::new(pool, pages.clone(), true, 1 << 20), pages)
+        (SecondLevel::new(pool, pages.clone(), true, 1 << 20), pages)
     }
 
     fn record(key: &[u8], value: &[u8]) -> Vec<u8> {
@@ -200,84 +200,84 @@ mod tests {
         bytes
     }
 
-    fn keep(victims: &Victims<MappedPool>, word: u64, filling: u32, record: &[u8]) {
-        victims.keep(&Gone { word, filling, proven: true, record: record.into() });
+    fn keep(level: &SecondLevel<MappedPool>, word: u64, filling: u32, record: &[u8]) {
+        level.keep(&Gone { word, filling, proven: true, record: record.into() });
     }
 
-    fn has(victims: &Victims<MappedPool>, word: u64, filling: u32, record: &[u8]) -> bool {
-        let found = victims.get(word, filling).filter(|(header, bytes)| header.is_whole(bytes, SEED));
+    fn has(level: &SecondLevel<MappedPool>, word: u64, filling: u32, record: &[u8]) -> bool {
+        let found = level.get(word, filling).filter(|(header, bytes)| header.is_whole(bytes, SEED));
         found.is_some_and(|(_, bytes)| *bytes == *record)
     }
 
     #[test]
     fn a_copy_is_found_by_its_place_and_filling_alone() {
-        let (victims, _) = new();
+        let (level, _) = new();
         let records: Vec<_> = (0..50u8).map(|n| record(&[n], &vec![n; 20 * usize::from(n)])).collect();
         for (word, record) in (1..).zip(&records) {
-            keep(&victims, word, 4, record);
-            keep(&victims, word, 4, record);
+            keep(&level, word, 4, record);
+            keep(&level, word, 4, record);
         }
-        assert_eq!(victims.kept(), 50, "none is kept twice");
+        assert_eq!(level.kept(), 50, "none is kept twice");
         for (word, record) in (1..).zip(&records) {
-            assert!(has(&victims, word, 4, record), "{word}");
-            assert!(victims.get(word, 5).is_none() && victims.get(word + 100, 4).is_none());
+            assert!(has(&level, word, 4, record), "{word}");
+            assert!(level.get(word, 5).is_none() && level.get(word + 100, 4).is_none());
         }
-        keep(&victims, 1, 5, &records[9]);
-        assert!(has(&victims, 1, 5, &records[9]) && has(&victims, 1, 4, &records[0]));
-        keep(&victims, 2000, 1, &vec![0; LONGEST + 1]);
-        assert!(victims.get(2000, 1).is_none());
+        keep(&level, 1, 5, &records[9]);
+        assert!(has(&level, 1, 5, &records[9]) && has(&level, 1, 4, &records[0]));
+        keep(&level, 2000, 1, &vec![0; LONGEST + 1]);
+        assert!(level.get(2000, 1).is_none());
     }
 
     #[test]
     fn the_newest_are_kept_and_the_kept_are_whole() {
-        let (victims, _) = new();
+        let (level, _) = new();
         let of = |n: u64| record(&n.to_le_bytes(), &vec![n as u8; 900]);
         for n in 1..5000 {
-            keep(&victims, n, 0, &of(n));
+            keep(&level, n, 0, &of(n));
         }
-        let room = victims.bytes() / 960;
-        let kept: Vec<u64> = (1..5000).filter(|n| has(&victims, *n, 0, &of(*n))).collect();
+        let room = level.bytes() / 960;
+        let kept: Vec<u64> = (1..5000).filter(|n| has(&level, *n, 0, &of(*n))).collect();
         assert!(kept.len() as u64 > room / 2 && kept.len() as u64 <= room, "{} of {room}", kept.len());
         assert!(kept[0] >= 5000 - room && kept.contains(&4999), "the last ones, from {}", kept[0]);
     }
 
     #[test]
     fn what_was_read_once_takes_the_place_of_nothing() {
-        let (victims, _) = new();
+        let (level, _) = new();
         let of = |n: u64| record(&n.to_le_bytes(), &vec![n as u8; 900]);
-        let once = |n: u64| victims.keep(&Gone { word: n, filling: 0, proven: false, record: of(n).into() });
+        let once = |n: u64| level.keep(&Gone { word: n, filling: 0, proven: false, record: of(n).into() });
         (1..5000).for_each(once);
-        let room = victims.bytes() / 960;
-        let kept = |from: u64, to: u64| (from..to).filter(|n| has(&victims, *n, 0, &of(*n))).count() as u64;
-        assert!(victims.kept() <= room && kept(1, room) > room * 9 / 10, "the first ones fill it");
-        (5000..5100).for_each(|n| keep(&victims, n, 0, &of(n)));
+        let room = level.bytes() / 960;
+        let kept = |from: u64, to: u64| (from..to).filter(|n| has(&level, *n, 0, &of(*n))).count() as u64;
+        assert!(level.kept() <= room && kept(1, room) > room * 9 / 10, "the first ones fill it");
+        (5000..5100).for_each(|n| keep(&level, n, 0, &of(n)));
         (6000..6100).for_each(once);
         assert!(kept(5000, 5100) > 90 && kept(6000, 6100) == 0);
     }
 
     #[test]
     fn pages_that_are_taken_cost_their_copies_and_are_not_written() {
-        let (victims, pages) = new();
+        let (level, pages) = new();
         let of = |n: u64| record(&n.to_le_bytes(), &vec![n as u8; 900]);
         let mut taken = Vec::new();
         for n in 1..3000 {
-            keep(&victims, n, 0, &of(n));
+            keep(&level, n, 0, &of(n));
             if n % 60 == 0 {
                 let page = pages.allocate(Purpose::Grow).expect("room");
-                victims.pool.write(page * PAGE, &[n as u8; PAGE as usize]);
+                level.pool.write(page * PAGE, &[n as u8; PAGE as usize]);
                 taken.push((page, n as u8));
             }
         }
         for (page, filler) in &taken {
             let mut bytes = vec![0; PAGE as usize];
-            victims.pool.read(page * PAGE, &mut bytes).expect("read");
+            level.pool.read(page * PAGE, &mut bytes).expect("read");
             assert!(bytes.iter().all(|byte| byte == filler), "page {page}");
         }
-        let whole = |n: &u64| has(&victims, *n, 0, &of(*n));
-        let found = |n: &u64| victims.get(*n, 0).is_some_and(|(header, bytes)| header.is_whole(&bytes, SEED));
+        let whole = |n: &u64| has(&level, *n, 0, &of(*n));
+        let found = |n: &u64| level.get(*n, 0).is_some_and(|(header, bytes)| header.is_whole(&bytes, SEED));
         assert!(taken.len() > 40 && (1..3000).filter(found).all(|n| whole(&n)));
         while pages.allocate(Purpose::Shrink).is_ok() {}
-        keep(&victims, 9999, 0, &of(1));
-        assert!(victims.get(9999, 0).is_none(), "there is no room at all");
+        keep(&level, 9999, 0, &of(1));
+        assert!(level.get(9999, 0).is_none(), "there is no room at all");
     }
 }

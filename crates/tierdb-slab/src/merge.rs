@@ -1,0 +1,238 @@
+//! The merge of a migration: what leaves the fast tier, and the tables of the range, into new tables.
+
+use crate::build::{NewTable, TableBuilder};
+use crate::core::{Core, hash_of};
+use crate::flash::Limit;
+use crate::key::Key;
+use crate::levels::{FIRST, Level, Levels};
+use crate::live::LiveTable;
+use crate::partition::{Bounds, RangeTombstone};
+use crate::plan::{Plan, Victim};
+use crate::promote::Promotion;
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::ops::Bound;
+use std::sync::Arc;
+use tierdb_base::{Result, Seqno, mutant};
+use tierdb_device::{Cause, Dir};
+use tierdb_pmem::Pool;
+use tierdb_table::{Direction, EntryRef, Merge, ReadAhead, Retain, Retention, Source};
+
+/// How a merge reads a table.
+const ALL: Bounds<'_> = (Bound::Unbounded, Bound::Unbounded);
+const AHEAD: ReadAhead = ReadAhead { first: 256 << 10, most: 256 << 10 };
+
+/// A migration's plan, and what there was when it began.
+pub struct Begun<'m, D: Dir> {
+    pub plan: &'m Plan<D>,
+    pub victims: Vec<Victim>,
+    /// While it goes on, no other one changes them.
+    pub levels: Arc<Levels<D>>,
+    pub ranges: Vec<Arc<RangeTombstone>>,
+    /// The last write.
+    pub last: Seqno,
+}
+
+impl<D: Dir> Begun<'_, D> {
+    /// Whether an entry of source `number` (the fast tier, then the plan's tables) stays in the level above.
+    fn stays_above(&self, number: Option<usize>, key: &[u8]) -> bool {
+        let table = number.and_then(|number| self.plan.tables.get(number.checked_sub(1)?));
+        table.is_some_and(|table| table.level() < self.plan.into)
+            && !self.plan.range.contains(key)
+            && mutant::keep("level")
+    }
+
+    /// Whether a tombstone of `key` that every snapshot sees may go: no older version is anywhere else on flash.
+    fn may_forget(&self, key: &[u8]) -> bool {
+        self.plan.range.contains(key)
+            && !(self.levels.may_hold_below(self.plan.into, key, Cause::Migration) && mutant::keep("level"))
+    }
+
+    /// Whether a version that a table of the plan has may be replaced in a level above all of these.
+    fn may_be_replaced_above(&self, key: &[u8]) -> bool {
+        let highest = self.plan.tables.iter().map(|table| table.level()).min().unwrap_or(self.plan.into);
+        self.levels.may_hold_above(highest, key, Cause::Migration) && mutant::keep("level")
+    }
+
+    /// Where tables of the level below `level` begin that the plan's tables may overlap.
+    fn borders_below(&self, level: Level) -> Vec<Box<[u8]>> {
+        let below = self.levels.all().filter(|(number, _)| *number == level + 1);
+        let tables = below.flat_map(|(_, set)| set.overlapping(&self.plan.range));
+        tables.map(|(_, table)| table.smallest().into()).collect()
+    }
+}
+
+/// Key, seqno, and the value if it is not a tombstone.
+type Version<'m> = (&'m [u8], Seqno, Option<Vec<u8>>);
+
+/// Versions on the fast tier, read as they are merged.
+struct FastSource<'m, P: Pool> {
+    heap: &'m crate::heap::Heap<P>,
+    victims: std::slice::Iter<'m, Victim>,
+    current: Option<Version<'m>>,
+    /// Keys whose record is damaged: they stay where they are.
+    damaged: &'m RefCell<HashSet<Key>>,
+}
+
+impl<P: Pool> Source for FastSource<'_, P> {
+    fn entry(&self) -> Option<EntryRef<'_>> {
+        let (key, seqno, value) = self.current.as_ref()?;
+        Some(EntryRef { key, seqno: *seqno, value: value.as_deref() })
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        self.current = None;
+        for Victim { key, entry, .. } in self.victims.by_ref() {
+            if entry.is_tombstone() {
+                self.current = Some((key, entry.seqno, None));
+                return Ok(());
+            }
+            match self.heap.read(entry.at()) {
+                Ok((head, value))
+                    if head.key == **key && head.seqno == entry.seqno && !entry.is_doubtful() =>
+                {
+                    self.current = Some((key, entry.seqno, Some(value)));
+                    return Ok(());
+                }
+                Ok(_) | Err(_) => {
+                    self.damaged.borrow_mut().insert(key.clone());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Leaves out what was removed with a range, where no snapshot sees it.
+struct WithoutRemoved<S> {
+    source: S,
+    ranges: Vec<Arc<RangeTombstone>>,
+    oldest: Seqno,
+}
+
+impl<S: Source> Source for WithoutRemoved<S> {
+    fn entry(&self) -> Option<EntryRef<'_>> {
+        self.source.entry()
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        loop {
+            self.source.advance()?;
+            let Some(entry) = self.source.entry() else { return Ok(()) };
+            if !self.ranges.iter().any(|range| range.removes(entry.key, entry.seqno, self.oldest)) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// What the merge of a range made.
+pub struct Merged<D: Dir> {
+    pub tables: Vec<NewTable<D>>,
+    pub bytes: u64,
+    pub entries: u64,
+    pub promotions: Vec<Promotion>,
+    /// What ranges removed up to this write was left out.
+    pub cleaned: Seqno,
+}
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    pub fn merge_range(
+        &self,
+        begun: &Begun<'_, D>,
+        damaged: &RefCell<HashSet<Key>>,
+        promote: bool,
+    ) -> Result<Merged<D>> {
+        let Begun { plan, victims, ranges, last, .. } = begun;
+        let last = *last;
+        let mut snapshots = self.snapshots.list();
+        snapshots.push(last);
+        let oldest = snapshots.iter().copied().min().unwrap_or(last);
+        let fast = FastSource { heap: &self.heap, victims: victims.iter(), current: None, damaged };
+        let mut sources: Vec<Box<dyn Source + '_>> = vec![Box::new(fast)];
+        for table in &plan.tables {
+            let whole = table.table(Cause::Migration)?;
+            sources.push(Box::new(whole.iter(ALL, Direction::Forward, AHEAD, Cause::Migration)));
+        }
+        let source = Merge::new(sources, Direction::Forward);
+        let merged = WithoutRemoved { source, ranges: ranges.clone(), oldest };
+        // All tables of the range take part, so there is no older version elsewhere on flash but in deeper levels. And a record that
+        // cannot be read may be one.
+        let forgets = |key: &[u8]| self.lost.hides(key, None).is_none() && begun.may_forget(key);
+        let mut kept = Retain::new(merged, Retention::new(snapshots), forgets);
+        let old_bytes: u64 = plan.tables.iter().map(|table| table.file_len()).sum();
+        let limit = if victims.iter().all(|victim| victim.entry.is_tombstone()) {
+            Limit::Shrink
+        } else {
+            Limit::Growth
+        };
+        let victim_bytes: u64 = victims.iter().map(|victim| self.bytes_of(victim.entry)).sum();
+        let most = if limit == Limit::Shrink { old_bytes } else { old_bytes + victim_bytes };
+        if !self.flash.has_room(most, limit) {
+            return Err(self.flash.full());
+        }
+        let number = || self.clock.begin().seqno();
+        let builder = |level: Level| {
+            let of_level = (level, begun.borders_below(level));
+            TableBuilder::new(&self.flash, of_level, (limit, Cause::Migration), &number)
+        };
+        let (mut new, mut above) = (builder(plan.into), builder(plan.into.max(FIRST + 1) - 1));
+        let (mut promotions, mut last_key, mut entries) = (Vec::new(), Vec::new(), 0);
+        let threshold = self.tracker.threshold(self.pinned_pct());
+        let mut promotion_room = if promote { self.promotion_room(victim_bytes) } else { 0 };
+        loop {
+            kept.advance()?;
+            let Some(entry) = kept.entry() else { break };
+            self.reserve_seqnos();
+            let source = kept.source().source.current();
+            let stays_above = begun.stays_above(source, entry.key);
+            if stays_above {
+                above.add(&entry)?
+            } else {
+                new.add(&entry)?
+            }
+            entries += 1;
+            // Of a key, the first is the newest; the others are for snapshots.
+            let newest = last_key != entry.key;
+            if newest {
+                last_key.clear();
+                last_key.extend_from_slice(entry.key);
+            }
+            let len = entry.value.map_or(u64::MAX, |value| (value.len() + entry.key.len()) as u64);
+            if newest
+                && len <= promotion_room
+                && source != Some(0)
+                && threshold.pins(self.tracker.popularity(hash_of(entry.key)))
+                && !begun.may_be_replaced_above(entry.key)
+            {
+                promotion_room -= len;
+                let value = entry.value.unwrap_or_default().to_vec();
+                promotions.push(Promotion { key: entry.key.to_vec(), seqno: entry.seqno, value });
+            }
+        }
+        let ((mut tables, bytes), (mut rest, more)) = (new.finish()?, above.finish()?);
+        tables.append(&mut rest);
+        self.counters.entries_written.add(entries);
+        Ok(Merged { tables, bytes: bytes + more, entries, promotions, cleaned: oldest })
+    }
+
+    /// Bytes of records that a migration may copy to the fast tier, if `victim_bytes` leave it: half of these, and what
+    /// is free above the low watermark.
+    fn promotion_room(&self, victim_bytes: u64) -> u64 {
+        let slabs = &self.heap.slabs;
+        let low = slabs.capacity() / 100 * u64::from(100 - self.options.low_pct);
+        victim_bytes / 2 + slabs.free_bytes().saturating_sub(low)
+    }
+}
+
+/// Reads what a merge reads of `table`.
+pub fn read_through<D: Dir>(table: &LiveTable<D>) -> Result<()> {
+    let whole = table.table(Cause::Migration)?;
+    let mut entries = whole.iter(ALL, Direction::Forward, AHEAD, Cause::Migration);
+    loop {
+        entries.advance()?;
+        if entries.entry().is_none() {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Moving records: from the write buffer to Value Storage ([`reclaim`], PRISM §5.2), and within Value
+//! Storage (garbage [`collect`]ion §5.2, and scan [`ranges`] rewritten in key order §4.4).
+//! All three do the same: copy records to a new place, durably; then, under each entry's latch, publish
+//! the new word if the old one is still there; then drain; and only then give up the old place. A crash
+//! before a word is durable leaves the old record where the old word points.
+//!
+//! Readers and writers go on meanwhile, and are never waited for while a latch is held.
+
+mod collect;
+mod ranges;
+mod reclaim;
+
+pub use ranges::LONG_RUN;
+pub use reclaim::Reclaim;
+
+use crate::core::{Core, Moving};
+use crate::record::Header;
+use crate::storage::{Appender, Stored};
+use crate::word::{Place, Word};
+use std::sync::atomic::{Ordering::SeqCst, fence};
+use tierdb_base::Result;
+use tierdb_device::Dir;
+use tierdb_pmem::Pool;
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    /// The word that makes the record at `place` live: its entry's, or one that a snapshot keeps.
+    fn live_word(&self, header: &Header, place: Place) -> Option<Word> {
+        self.hsit.at(header.entry)?;
+        let word = self.hsit.word(header.entry).clean();
+        let at_place = word.place() == place && header.is_coupled(header.entry, word.tag());
+        if at_place {
+            return Some(word);
+        }
+        self.versions.kept(header.entry, place)
+    }
+
+    /// Writes what `appender` holds and publishes the new words. Returns them.
+    fn commit_moved(&self, appender: &mut Appender<D, Moving>) -> Result<Vec<Stored<Moving>>> {
+        let stored = appender.commit()?;
+        self.swing(&stored);
+        Ok(stored)
+    }
+
+    /// Publishes the new words of records that were copied, where the old ones still stand, and drains
+    /// them. What nobody needs any more is released.
+    ///
+    /// Nobody was pinned while a record was read and written. Meanwhile it may have gone, its chunk been filled anew, and a
+    /// newer record of the key come to the same place with the same tag: its word is the same, and the filling is not.
+    fn swing(&self, stored: &[Stored<Moving>]) {
+        let guard = crossbeam_epoch::pin();
+        let (mut left, mut marked) = (Vec::with_capacity(stored.len()), Vec::new());
+        for &Stored { with: Moving { entry, from, filling }, word: to } in stored {
+            let latched = self.hsit.latch(entry);
+            let is_copied = self.storage.filling(from) == filling;
+            if let Some(now) = is_copied.then(|| self.hsit.swing(entry, from, to)).flatten() {
+                // As in `replace`.
+                fence(SeqCst);
+                if let Some(slot) = self.hsit.aux(entry).slot() {
+                    self.cache.relocate(slot, entry, now.clean().0, to.0);
+                }
+                if now.is_dirty() {
+                    marked.push((entry, to));
+                }
+                left.push(now.clean());
+            } else if is_copied && self.versions.relocate(entry, from, to) {
+                left.push(to.moved_to(from));
+            } else {
+                self.storage.release(to, &guard);
+            }
+            drop(latched);
+        }
+        self.pool.fence();
+        if !self.ordered {
+            // Their writers look for the words that they published, and would leave these marked.
+            marked.into_iter().for_each(|(entry, word)| self.hsit.clear_dirty(entry, word));
+        }
+        for word in left {
+            self.storage.release(word, &guard);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::tests::store;
+    use crate::read::Ready;
+    use crate::storage::State;
+    use tierdb_device::Cause;
+    use tierdb_engine::Durability;
+    use tierdb_sim::World;
+
+    /// Goal: what was read of a chunk says nothing of what it holds after it was filled anew, even if the word of an entry is
+    /// the same again. Method: a new filling begins while a record is moved, and while it is read ahead.
+    #[test]
+    fn a_record_is_not_taken_for_one_of_the_next_filling() {
+        let core = store(&World::new());
+        core.put(b"key", &[1; 500], Durability::Durable).expect("room");
+        core.reclaim(Reclaim::All).expect("room");
+        let entry = core.index.get(b"key").expect("whole").expect("it was put");
+        let word = || core.hsit.word(entry).clean();
+        let mut appender = Appender::new(Cause::Gc);
+        let mut copied = || {
+            let (from, filling) = (word().place(), core.storage.filling(word().place()));
+            let read = core.read_flash(word(), entry, Cause::Gc).expect("no faults").expect("whole");
+            let mut record = read.1.to_vec();
+            record.resize(read.0.stored_len() as usize, 0);
+            let moving = Moving { entry, from, filling };
+            let added = appender.add(&core.storage, &*core.pool, &record, word(), moving);
+            assert!(matches!(added, Ok(None)));
+            appender.commit().expect("no faults")
+        };
+        let anew = |word: Word| {
+            let Place::Flash(number, at) = word.place() else { panic!("{word:?} is not on flash") };
+            let device = core.storage.device(number).expect("one device");
+            let (chunk, _) = device.chunk_of(at);
+            device.open_chunk(chunk, State::Sealed, 500);
+            (device, chunk, device.filling(at))
+        };
+        let stored = copied();
+        core.swing(&stored);
+        assert_eq!(word(), stored[0].word, "it was moved");
+
+        let stored = copied();
+        let before = word();
+        let (device, chunk, filling) = anew(before);
+        core.swing(&stored);
+        assert_eq!(word(), before, "another record was moved");
+        assert!(!device.quarantine(chunk, filling - 1) && device.quarantine(chunk, filling));
+
+        let pointed = [Some(core.pointed(entry, before))];
+        let ahead = || {
+            core.read_ahead(&pointed, crossbeam_epoch::pin(), &mut core.cache.reader(), |_| b"key").remove(0)
+        };
+        assert!(matches!(ahead(), Ready::Scattered(_)));
+        core.uncache(entry);
+        anew(before);
+        assert!(matches!(ahead(), Ready::Alone));
+    }
+
+    /// The writer of a word that is moved before it has found it durable does not find it any more: whoever moves it looks.
+    #[test]
+    fn a_word_that_is_moved_before_it_is_acknowledged_is_not_left_marked() {
+        let core = store(&World::new());
+        core.put(b"key", &[1; 500], Durability::Durable).expect("room");
+        let entry = core.index.get(b"key").expect("whole").expect("it was put");
+        core.hsit.publish(entry, core.hsit.word(entry).dirty());
+        core.reclaim(Reclaim::All).expect("room");
+        let word = core.hsit.word(entry);
+        assert!(matches!(word.place(), Place::Flash(..)) && !word.is_dirty(), "{word:?}");
+    }
+}

@@ -1,0 +1,118 @@
+//! What an open finds of a device: the chunks that words point into, or those of the image that a close has left.
+
+use super::{Device, granule_of};
+use crate::image::Words;
+use crate::storage::chunk::{Chunk, State};
+use crate::word::Word;
+use tierdb_device::Dir;
+
+impl<D: Dir> Device<D> {
+    /// On open: a word points at the record at byte `at`. `false` if it cannot.
+    ///
+    /// Every word of a key was [noted](Device::note_class) before. If one was not, its key is lost; if two
+    /// share a granule, one of them is damaged. Nothing in the chunk is given up then.
+    pub fn claim(&self, at: u64, word: Word) -> bool {
+        let (number, offset) = self.chunk_of(at);
+        let inside = number < self.chunks_in_file();
+        if inside {
+            self.with_chunk(number, |chunk| {
+                if chunk.state != State::Sealed || !chunk.set(offset, word) {
+                    chunk.state = State::Quarantined;
+                }
+            });
+        }
+        inside
+    }
+
+    /// On open, before any claim: a word points at the record at byte `at`, so the chunk is in use, with
+    /// granules that suit the record. If the file ends before it, it is not to be used when the file grows.
+    pub fn note_class(&self, at: u64, word: Word) {
+        let (number, _) = self.chunk_of(at);
+        if number >= self.chunks_in_file() {
+            if self.is_possible(number) {
+                self.with_chunk(number, |chunk| chunk.state = State::Quarantined);
+            }
+        } else {
+            self.with_chunk(number, |chunk| {
+                if chunk.state == State::Free || chunk.granule() > granule_of(word) {
+                    chunk.open(State::Sealed, granule_of(word), self.chunk_bytes);
+                    chunk.filled = self.chunk_bytes;
+                }
+            });
+        }
+    }
+
+    /// On open: the chunk holds a part of a long value. `false` if it cannot.
+    pub fn claim_part(&self, number: u32) -> bool {
+        if number >= self.chunks_in_file() {
+            if self.is_possible(number) {
+                self.with_chunk(number, |chunk| chunk.state = State::Quarantined);
+            }
+            return false;
+        }
+        self.with_chunk(number, |chunk| match chunk.state {
+            State::Free => chunk.open(State::Part, self.chunk_bytes, self.chunk_bytes),
+            // A damaged word points into it as well.
+            _ => chunk.state = State::Quarantined,
+        });
+        true
+    }
+
+    /// What an image says of the chunks that are in use, by number. `None` if one of them is kept because of
+    /// damage: the next open is to look again.
+    pub fn image(&self) -> Option<Vec<u64>> {
+        let mut words = vec![0];
+        for number in 0..self.chunks_in_file() {
+            let Some(chunk) = self.chunks.existing(u64::from(number)) else { continue };
+            let chunk = chunk.lock();
+            if chunk.state != State::Free {
+                words[0] += 1;
+                words.push(u64::from(number));
+                words.extend(chunk.image()?);
+            }
+        }
+        Some(words)
+    }
+
+    /// The chunks of an image, if it can be one of this device.
+    pub fn chunks_of_image(&self, words: &mut Words<'_>) -> Option<Vec<(u32, Chunk)>> {
+        let mut chunks = Vec::<(u32, Chunk)>::new();
+        for _ in 0..words.take()? {
+            let number = words.take().filter(|number| *number < u64::from(self.chunks_in_file()))? as u32;
+            if chunks.last().is_some_and(|(last, _)| *last >= number) {
+                return None;
+            }
+            chunks.push((number, Chunk::from_image(words, self.chunk_bytes)?));
+        }
+        Some(chunks)
+    }
+
+    /// On open: these chunks are in use, as they were when the store was closed, and all others are free.
+    pub fn restore(&self, chunks: Vec<(u32, Chunk)>) {
+        for (number, chunk) in chunks {
+            self.with_chunk(number, |found| *found = chunk);
+        }
+        self.find_free();
+    }
+
+    fn find_free(&self) {
+        let mut space = self.space();
+        let is_free = |number: &u32| self.with_chunk(*number, |chunk| chunk.state == State::Free);
+        space.free = (0..space.end).rev().filter(is_free).collect();
+        space.discarded = 0;
+    }
+
+    /// On open, last: every chunk that was not claimed is free, or is kept if `unsure` says that it may hold
+    /// a part of a value whose parts are not known.
+    pub fn finish_claims(&self, unsure: bool) {
+        for number in 0..self.chunks_in_file() {
+            self.with_chunk(number, |chunk| {
+                chunk.estimate_total(self.chunk_bytes);
+                if unsure && chunk.state == State::Free {
+                    chunk.state = State::Quarantined;
+                }
+            });
+        }
+        self.find_free();
+    }
+}

@@ -1,0 +1,257 @@
+//! The chunks of a device that nobody uses: who gets one, how the file grows, and when what was given up is free.
+
+use super::{Device, is_full};
+use crate::storage::chunk::State;
+use parking_lot::MutexGuard;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tierdb_base::{Error, Result, TierRole};
+use tierdb_device::{BlockFile, Cause, Dir};
+use tierdb_pmem::Pool;
+
+/// Chunks by which the file grows at least, where the file system has so many.
+const GROWTH: u64 = 64;
+
+/// Chunks that nobody uses.
+#[derive(Default)]
+pub(super) struct Space {
+    /// Free ones inside the file; of those that still have their space, the last is given out first.
+    pub(super) free: Vec<u32>,
+    /// How many of them, the first ones, have given their space back to the file system.
+    pub(super) discarded: usize,
+    /// How many have come back.
+    pub(super) returned: u64,
+    /// Chunks that the file has.
+    pub(super) end: u32,
+    /// Whether the file system refused to grow the file the last time.
+    pub(super) refused: bool,
+}
+
+impl Space {
+    /// Chunks that somebody uses.
+    pub(super) fn used(&self) -> u64 {
+        u64::from(self.end) - self.free.len() as u64
+    }
+
+    /// Takes out a free one: one that has its space, unless no more than `kept` of those are left.
+    pub(super) fn take(&mut self, kept: u64) -> Option<u32> {
+        let whole = self.free.len() - self.discarded;
+        if self.discarded > 0 && whole as u64 <= kept {
+            self.discarded -= 1;
+            return Some(self.free.remove(self.discarded));
+        }
+        self.free.pop()
+    }
+}
+
+impl<D: Dir> Device<D> {
+    pub(super) fn space(&self) -> MutexGuard<'_, Space> {
+        let mut space = self.space.lock();
+        let mut back = self.back.lock();
+        space.returned += back.len() as u64;
+        space.free.append(&mut back);
+        drop(back);
+        space
+    }
+
+    /// How many chunks have come back when the readers of the moment in which they became free had gone.
+    pub fn returned(&self) -> u64 {
+        self.space().returned
+    }
+
+    /// Chunks in its file.
+    pub fn chunks_in_file(&self) -> u32 {
+        self.space().end
+    }
+
+    pub(super) fn capacity_chunks(&self) -> u64 {
+        self.capacity / self.chunk_bytes
+    }
+
+    /// Chunks kept back for garbage collection.
+    pub(super) fn reserve(&self) -> u64 {
+        if self.capacity_chunks() >= 6 { 2 } else { 1 }
+    }
+
+    /// Chunks that could be given out: free ones and those the file can grow by.
+    pub fn available(&self) -> u64 {
+        let space = self.space();
+        space.free.len() as u64 + self.growable(&space)
+    }
+
+    fn growable(&self, space: &Space) -> u64 {
+        if space.refused { 0 } else { self.capacity_chunks().saturating_sub(u64::from(space.end)) }
+    }
+
+    /// Whether a chunk will be free as soon as running operations have ended.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0
+    }
+
+    /// Chunks that are free, or will be when running operations have ended.
+    pub fn free_soon(&self) -> u64 {
+        self.available() + u64::from(self.waiting.load(Ordering::Acquire))
+    }
+
+    /// Chunks that can be given out for ordinary writes.
+    pub fn room(&self) -> u64 {
+        if self.is_full() { 0 } else { self.available().saturating_sub(self.reserve()) }
+    }
+
+    /// Whether the file system had no room for the last write.
+    pub fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    /// Whether a chunk can be given out for ordinary writes.
+    pub fn has_space(&self) -> bool {
+        self.room() > 0
+    }
+
+    /// Gives out a free chunk, in state `state`. `reserved` may take the last ones.
+    ///
+    /// # Errors
+    /// `NoSpace`; the failure of growing the file or of making the pool's words durable.
+    pub fn allocate<P: Pool>(&self, pool: &P, state: State, shortest: u64, reserved: bool) -> Result<u32> {
+        let chunk = {
+            let mut space = self.space();
+            let kept = if reserved { 0 } else { self.reserve() };
+            // What is kept back must be in the file: when it is needed, the file system may be full.
+            while space.free.len() as u64 <= kept && self.growable(&space) > 0 {
+                self.grow(&mut space)?;
+            }
+            if space.free.len() as u64 <= kept {
+                // What the last write met says nothing of chunks that come back: who is given one finds out.
+                if !reserved {
+                    self.full.store(false, Ordering::Relaxed);
+                }
+                return Err(self.no_space(&space));
+            }
+            space.take(kept).ok_or_else(|| self.no_space(&space))?
+        };
+        // Whatever pointed into it must be gone from media before it is overwritten. Who released it had fenced
+        // what no longer does; in a log that may not be written yet.
+        if let Err(error) = pool.wait(pool.lsn()) {
+            self.space().free.push(chunk);
+            return Err(error);
+        }
+        if !reserved {
+            self.given_out.fetch_add(1, Ordering::Relaxed);
+        }
+        self.open_chunk(chunk, state, shortest);
+        Ok(chunk)
+    }
+
+    pub(super) fn no_space(&self, space: &Space) -> Error {
+        Error::NoSpace {
+            tier: TierRole::Flash,
+            place: self.name.to_string(),
+            used: space.used() * self.chunk_bytes,
+            capacity: self.capacity,
+        }
+    }
+
+    fn grow(&self, space: &mut Space) -> Result<()> {
+        let old = u64::from(space.end);
+        let most = self.capacity_chunks().div_ceil(8).min(self.capacity_chunks().saturating_sub(old));
+        let mut step = GROWTH.max(old / 8).min(most);
+        self.latch.check()?;
+        while let Err(error) = self.file.file().set_len((old + step) * self.chunk_bytes) {
+            if !is_full(&error) {
+                return Err(error);
+            }
+            if step > GROWTH {
+                step = (step / 2).max(GROWTH);
+            } else {
+                // Live with what there is until something is freed.
+                space.refused = true;
+                return Ok(());
+            }
+        }
+        let new = old + step;
+        // After a failed sync, one that succeeds would say nothing of the length.
+        self.file.sync(Cause::Reclaim).map_err(|error| self.latch.set(error))?;
+        space.end = new as u32;
+        // What a word points into that was cut off stays as it is.
+        let unused = |number: &u32| self.with_chunk(*number, |chunk| chunk.state == State::Free);
+        space.free.extend((old as u32..new as u32).rev().filter(unused));
+        Ok(())
+    }
+
+    /// Whether a word may point into chunk `number`: it is in the file, or was before the file was cut.
+    pub(super) fn is_possible(&self, number: u32) -> bool {
+        u64::from(number) < self.capacity_chunks().max(u64::from(self.chunks_in_file()))
+    }
+
+    /// Asks the file system again if it has refused to grow the file.
+    ///
+    /// # Errors
+    /// Its failure, other than that it is still full.
+    pub fn retry_growth(&self) -> Result<()> {
+        let mut space = self.space();
+        if std::mem::take(&mut space.refused) { self.grow(&mut space) } else { Ok(()) }
+    }
+
+    pub(super) fn free_later(this: &Arc<Self>, number: u32, guard: &crossbeam_epoch::Guard) {
+        let device = this.clone();
+        device.waiting.fetch_add(1, Ordering::AcqRel);
+        guard.defer(move || {
+            device.back.lock().push(number);
+            device.waiting.fetch_sub(1, Ordering::AcqRel);
+        });
+        // Others may wait for it, when this thread does nothing for long.
+        guard.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::GROWTH;
+    use crate::core::tests::{store, store_of};
+    use crate::storage::State;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+    use tierdb_engine::Durability;
+    use tierdb_sim::World;
+
+    /// While the file grows nothing is given out, which may take long. Whoever gives up chunks meanwhile, with latches held, goes on.
+    #[test]
+    fn chunks_come_back_while_the_file_grows() {
+        let core = store(&World::new());
+        core.put(b"key", &[1; 40_000], Durability::Durable).expect("room");
+        let device = &core.storage.devices()[0];
+        let before = device.returned();
+        let growing = device.space.lock();
+        let (done, is_done) = channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                core.delete(b"key", Durability::Durable).expect("deletes need no room");
+                while device.is_waiting() {
+                    core.work.settle_epochs();
+                }
+                done.send(()).expect("somebody waits");
+            });
+            let goes_on = is_done.recv_timeout(Duration::from_secs(20));
+            drop(growing);
+            goes_on.expect("it waits for the file");
+        });
+        assert!(device.returned() > before);
+    }
+
+    #[test]
+    fn a_file_grows_by_what_the_file_system_has() {
+        const CHUNK: u64 = 16 << 10;
+        const CAPACITY: u64 = 16 * GROWTH;
+        let world = World::new();
+        let core = store_of(&world, 2 * CAPACITY * CHUNK);
+        let device = &core.storage.devices()[0];
+        let take = || while device.allocate(&*core.pool, State::Part, CHUNK, true).is_ok() {};
+        for least in [CAPACITY - GROWTH, CAPACITY] {
+            world.dir("flash").set_capacity(Some((least + GROWTH) * CHUNK - 1));
+            device.retry_growth().expect("no faults");
+            take();
+            let file = device.usage().file / CHUNK;
+            assert!(file >= least && device.available() == 0, "{file} of {least} chunks");
+        }
+    }
+}
