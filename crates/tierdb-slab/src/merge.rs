@@ -137,6 +137,11 @@ pub struct Merged<D: Dir> {
 }
 
 impl<P: Pool, D: Dir> Core<P, D> {
+    /// Merges what `begun` names into new tables, which are durable. Keys of which the fast tier's record does not check go to `damaged`,
+    /// and stay there. With `promote`, popular values that only tables have come back with them, as many as there is room for.
+    ///
+    /// # Errors
+    /// Those of [`Core::migrate`].
     pub fn merge_range(
         &self,
         begun: &Begun<'_, D>,

@@ -241,13 +241,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             // A record that nobody points at any more is about to be released by who replaced it.
             let Some(word) = word else { continue };
             let record = &chunk[at as usize..at as usize + header.stored_len() as usize];
-            let mut moving = Moving { entry: header.entry, from: place(at), filling };
-            while let Some(back) =
-                appender.add(&self.storage, &*self.pool, record, word, moving).map_err(|(_, error)| error)?
-            {
-                self.commit_moved(appender)?;
-                moving = back;
-            }
+            let moving = Moving { entry: header.entry, from: place(at), filling };
+            self.copy(appender, record, word, moving)?;
             self.counters.collected_records.add(1);
         }
         self.commit_moved(appender)?;

@@ -34,6 +34,26 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.versions.kept(header.entry, place)
     }
 
+    /// Has `appender` copy a record, whose old word is `word`. What it holds is committed first where it has no room for more.
+    ///
+    /// # Errors
+    /// `NoSpace` if flash has no chunk for it; those of writing. Then it stays where it is.
+    fn copy(
+        &self,
+        appender: &mut Appender<D, Moving>,
+        record: &[u8],
+        word: Word,
+        mut moving: Moving,
+    ) -> Result<()> {
+        while let Some(back) =
+            appender.add(&self.storage, &*self.pool, record, word, moving).map_err(|(_, error)| error)?
+        {
+            self.commit_moved(appender)?;
+            moving = back;
+        }
+        Ok(())
+    }
+
     /// Writes what `appender` holds and publishes the new words. Returns them.
     fn commit_moved(&self, appender: &mut Appender<D, Moving>) -> Result<Vec<Stored<Moving>>> {
         let stored = appender.commit()?;

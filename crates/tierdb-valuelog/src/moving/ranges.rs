@@ -45,13 +45,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             padded.clear();
             padded.extend_from_slice(&member.record);
             padded.resize(stored_len(member.record.len()) as usize, 0);
-            let mut moving = Moving { entry: member.entry, from: word.place(), filling: member.filling };
-            while let Some(back) =
-                appender.add(&self.storage, &*self.pool, &padded, word, moving).map_err(|(_, error)| error)?
-            {
-                self.commit_moved(appender)?;
-                moving = back;
-            }
+            let moving = Moving { entry: member.entry, from: word.place(), filling: member.filling };
+            self.copy(appender, &padded, word, moving)?;
         }
         self.counters.rewritten_ranges.add(1);
         Ok(())

@@ -28,11 +28,7 @@ impl<D: Dir> Device<D> {
     /// granules that suit the record. If the file ends before it, it is not to be used when the file grows.
     pub fn note_class(&self, at: u64, word: Word) {
         let (number, _) = self.chunk_of(at);
-        if number >= self.chunks_in_file() {
-            if self.is_possible(number) {
-                self.with_chunk(number, |chunk| chunk.state = State::Quarantined);
-            }
-        } else {
+        if !self.keep_if_cut_off(number) {
             self.with_chunk(number, |chunk| {
                 if chunk.state == State::Free || chunk.granule() > granule_of(word) {
                     chunk.open(State::Sealed, granule_of(word), self.chunk_bytes);
@@ -42,12 +38,18 @@ impl<D: Dir> Device<D> {
         }
     }
 
+    /// Whether the file ends before chunk `number`, into which a word points: then it is not to be used when the file grows.
+    fn keep_if_cut_off(&self, number: u32) -> bool {
+        let is_cut_off = number >= self.chunks_in_file();
+        if is_cut_off && self.is_possible(number) {
+            self.with_chunk(number, |chunk| chunk.state = State::Quarantined);
+        }
+        is_cut_off
+    }
+
     /// On open: the chunk holds a part of a long value. `false` if it cannot.
     pub fn claim_part(&self, number: u32) -> bool {
-        if number >= self.chunks_in_file() {
-            if self.is_possible(number) {
-                self.with_chunk(number, |chunk| chunk.state = State::Quarantined);
-            }
+        if self.keep_if_cut_off(number) {
             return false;
         }
         self.with_chunk(number, |chunk| match chunk.state {
