@@ -77,6 +77,8 @@ pub struct Index<P: Pool> {
     applying: Mutex<()>,
     /// Keys of leaves that are to be joined with a neighbour as soon as there is a page for it.
     to_join: Mutex<Vec<Vec<u8>>>,
+    /// Calls that have taken such keys, and whose pages do not wait for readers yet.
+    joining: AtomicU64,
     generation: AtomicU32,
     leaf_count: AtomicU64,
     inserted: Counter,
@@ -97,6 +99,7 @@ impl<P: Pool> Index<P> {
             most_queued: ((numbers.end - numbers.start) / 32).clamp(1, MOST_QUEUED) as usize,
             applying: Mutex::default(),
             to_join: Mutex::default(),
+            joining: AtomicU64::new(0),
             generation: AtomicU32::new(1),
             leaf_count: AtomicU64::new(0),
             inserted: Counter::default(),
@@ -329,10 +332,15 @@ impl<P: Pool> Index<P> {
     pub fn run_structure_updates(&self) {
         self.apply_updates();
         self.blobs.collect();
-        let to_join = std::mem::take(&mut *self.to_join.lock());
-        if to_join.is_empty() {
-            return;
-        }
+        let to_join = {
+            let mut to_join = self.to_join.lock();
+            if to_join.is_empty() {
+                return;
+            }
+            // Before another call finds none.
+            self.joining.fetch_add(1, Ordering::Relaxed);
+            std::mem::take(&mut *to_join)
+        };
         let mut to_join = to_join.into_iter();
         while let Some(key) = to_join.next() {
             if !self.join_or_note(key, &epoch::pin()) {
@@ -341,6 +349,7 @@ impl<P: Pool> Index<P> {
             }
         }
         self.apply_updates();
+        self.joining.fetch_sub(1, Ordering::Release);
     }
 
     fn apply_updates(&self) {
@@ -476,11 +485,14 @@ impl<P: Pool> Index<P> {
         self.leaf_count.load(Ordering::Relaxed)
     }
 
-    /// Number of changes that the search layer does not have yet, and of pages and long keys' places that wait for
-    /// readers.
+    /// Number of changes that the search layer does not have yet, of pages and long keys' places that wait for readers,
+    /// and of calls on other threads that may add to both. Waits for one that brings the search layer up to date.
     pub fn waiting(&self) -> u64 {
         self.blobs.collect();
-        self.updates.lock().len() as u64 + self.pages.waiting() + self.blobs.waiting() as u64
+        // In the order in which pages go from one to the next, and never between two.
+        let joining = self.joining.load(Ordering::Acquire);
+        let _applying = self.applying.lock();
+        joining + self.updates.lock().len() as u64 + self.pages.waiting() + self.blobs.waiting() as u64
     }
 
     /// Bytes of the pool in use: leaves, and pages of long keys.
@@ -497,4 +509,49 @@ impl<P: Pool> Index<P> {
 /// What changes in a group word when `slot` becomes live, or ceases to be.
 fn slot_bits(slot: usize, hash: u64) -> u64 {
     1 << (slot % GROUP) | u64::from(fingerprint(hash)) << GROUP
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+    use std::time::Duration;
+    use tierdb_pmem::MappedPool;
+
+    /// Who finds no page waits while another thread may be about to give some up.
+    #[test]
+    fn what_another_thread_is_about_to_give_up_is_waited_for() {
+        let pool = Arc::new(MappedPool::in_memory(64 * PAGE));
+        let mut stage = Stage::new(&*pool);
+        let pages = Arc::new(Pages::format(pool.clone(), &mut stage, PAGE, 2, 62, 9));
+        let _drained = stage.drain();
+        let index = Index::create(pool, pages, 64).expect("there are pages");
+        for key in 0..500u64 {
+            index.get_or_insert(&key.to_be_bytes(), || Ok(key)).expect("room");
+        }
+        index.run_structure_updates();
+        while index.waiting() > 0 {
+            epoch::pin().flush();
+        }
+        index.to_join.lock().push(0u64.to_be_bytes().to_vec());
+
+        let latch = WordGuard::latch(index.leaves.state_word(0));
+        thread::scope(|scope| {
+            scope.spawn(|| index.run_structure_updates());
+            while !index.to_join.lock().is_empty() {
+                thread::yield_now();
+            }
+            assert_eq!(index.waiting(), 1, "the call that joins leaves");
+            drop(latch);
+        });
+        assert_eq!(index.joining.load(Ordering::Relaxed), 0);
+
+        let applying = index.applying.lock();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| index.waiting());
+            thread::sleep(Duration::from_millis(20));
+            assert!(!waiting.is_finished(), "changes may be on their way from the queue to what waits for readers");
+            drop(applying);
+        });
+    }
 }
