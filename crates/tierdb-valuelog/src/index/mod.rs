@@ -550,7 +550,10 @@ mod tests {
         thread::scope(|scope| {
             let waiting = scope.spawn(|| index.waiting());
             thread::sleep(Duration::from_millis(20));
-            assert!(!waiting.is_finished(), "changes may be on their way from the queue to what waits for readers");
+            assert!(
+                !waiting.is_finished(),
+                "changes may be on their way from the queue to what waits for readers"
+            );
             drop(applying);
         });
     }

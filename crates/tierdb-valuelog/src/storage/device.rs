@@ -39,6 +39,8 @@ pub struct Device<D: Dir> {
     fillings: Table<AtomicU32>,
     /// Locked through [`Device::space`].
     space: Mutex<Space>,
+    /// Chunks that the file has; changed with `space` held.
+    in_file: AtomicU32,
     /// Free ones that have come back, and are not in `space` yet: that is held while the file grows, and whoever lets them go must
     /// not wait for that.
     back: Mutex<Vec<u32>>,
@@ -98,7 +100,7 @@ impl<D: Dir> Device<D> {
                 ));
             }
         };
-        let end = (file.len()?.min(MAX_ADDRESS) / chunk_bytes).min(u64::from(u32::MAX)) as u32;
+        let in_file = (file.len()?.min(MAX_ADDRESS) / chunk_bytes).min(u64::from(u32::MAX)) as u32;
         let capacity = tier.capacity / chunk_bytes * chunk_bytes;
         if capacity < 2 * chunk_bytes {
             return Err(Error::invalid(format!(
@@ -120,7 +122,8 @@ impl<D: Dir> Device<D> {
             garbage: CachePadded::new(AtomicU64::new(0)),
             given_out: AtomicU64::new(0),
             left_out: AtomicBool::new(false),
-            space: Mutex::new(Space { end, ..Space::default() }),
+            space: Mutex::default(),
+            in_file: AtomicU32::new(in_file),
             back: Mutex::default(),
             spare: Arc::default(),
             latch,
@@ -308,16 +311,16 @@ impl<D: Dir> Device<D> {
 
     /// How its space is used.
     pub fn usage(&self) -> Usage {
-        let (end, used) = {
+        let (in_file, used) = {
             let space = self.space();
-            (space.end, space.used())
+            (self.chunks_in_file(), self.used(&space))
         };
         let mut usage = Usage {
-            file: u64::from(end) * self.chunk_bytes,
+            file: u64::from(in_file) * self.chunk_bytes,
             used: used * self.chunk_bytes,
             ..Usage::default()
         };
-        for number in 0..end {
+        for number in 0..in_file {
             let Some(chunk) = self.chunks.existing(u64::from(number)) else { continue };
             let chunk = chunk.lock();
             match chunk.state {

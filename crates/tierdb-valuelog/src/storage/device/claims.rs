@@ -100,7 +100,7 @@ impl<D: Dir> Device<D> {
     fn find_free(&self) {
         let mut space = self.space();
         let is_free = |number: &u32| self.with_chunk(*number, |chunk| chunk.state == State::Free);
-        space.free = (0..space.end).rev().filter(is_free).collect();
+        space.free = (0..self.chunks_in_file()).rev().filter(is_free).collect();
         space.discarded = 0;
     }
 

@@ -49,7 +49,7 @@ impl<D: Dir> Device<D> {
         if garbage <= allowed * self.chunk_bytes {
             return false;
         }
-        let used = self.space().used() * self.chunk_bytes;
+        let used = self.used(&self.space()) * self.chunk_bytes;
         u128::from(garbage) * 100 > u128::from(used) * u128::from(options.gc_garbage_pct)
     }
 

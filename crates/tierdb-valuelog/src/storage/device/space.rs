@@ -21,18 +21,11 @@ pub(super) struct Space {
     pub(super) discarded: usize,
     /// How many have come back.
     pub(super) returned: u64,
-    /// Chunks that the file has.
-    pub(super) end: u32,
     /// Whether the file system refused to grow the file the last time.
     pub(super) refused: bool,
 }
 
 impl Space {
-    /// Chunks that somebody uses.
-    pub(super) fn used(&self) -> u64 {
-        u64::from(self.end) - self.free.len() as u64
-    }
-
     /// Takes out a free one: one that has its space, unless no more than `kept` of those are left.
     pub(super) fn take(&mut self, kept: u64) -> Option<u32> {
         let whole = self.free.len() - self.discarded;
@@ -61,7 +54,12 @@ impl<D: Dir> Device<D> {
 
     /// Chunks in its file.
     pub fn chunks_in_file(&self) -> u32 {
-        self.space().end
+        self.in_file.load(Ordering::Acquire)
+    }
+
+    /// Chunks that somebody uses.
+    pub(super) fn used(&self, space: &Space) -> u64 {
+        u64::from(self.chunks_in_file()) - space.free.len() as u64
     }
 
     pub(super) fn capacity_chunks(&self) -> u64 {
@@ -80,7 +78,11 @@ impl<D: Dir> Device<D> {
     }
 
     fn growable(&self, space: &Space) -> u64 {
-        if space.refused { 0 } else { self.capacity_chunks().saturating_sub(u64::from(space.end)) }
+        if space.refused {
+            0
+        } else {
+            self.capacity_chunks().saturating_sub(u64::from(self.chunks_in_file()))
+        }
     }
 
     /// Whether a chunk will be free as soon as running operations have ended.
@@ -146,13 +148,13 @@ impl<D: Dir> Device<D> {
         Error::NoSpace {
             tier: TierRole::Flash,
             place: self.name.to_string(),
-            used: space.used() * self.chunk_bytes,
+            used: self.used(space) * self.chunk_bytes,
             capacity: self.capacity,
         }
     }
 
     fn grow(&self, space: &mut Space) -> Result<()> {
-        let old = u64::from(space.end);
+        let old = u64::from(self.chunks_in_file());
         let most = self.capacity_chunks().div_ceil(8).min(self.capacity_chunks().saturating_sub(old));
         let mut step = GROWTH.max(old / 8).min(most);
         self.latch.check()?;
@@ -171,7 +173,7 @@ impl<D: Dir> Device<D> {
         let new = old + step;
         // After a failed sync, one that succeeds would say nothing of the length.
         self.file.sync(Cause::Reclaim).map_err(|error| self.latch.set(error))?;
-        space.end = new as u32;
+        self.in_file.store(new as u32, Ordering::Release);
         // What a word points into that was cut off stays as it is.
         let unused = |number: &u32| self.with_chunk(*number, |chunk| chunk.state == State::Free);
         space.free.extend((old as u32..new as u32).rev().filter(unused));
@@ -208,23 +210,28 @@ impl<D: Dir> Device<D> {
 mod tests {
     use super::GROWTH;
     use crate::core::tests::{store, store_of};
+    use crate::moving::Reclaim;
     use crate::storage::State;
     use std::sync::mpsc::channel;
     use std::time::Duration;
     use tierdb_engine::Durability;
     use tierdb_sim::World;
 
-    /// While the file grows nothing is given out, which may take long. Whoever gives up chunks meanwhile, with latches held, goes on.
+    /// While the file grows nothing is given out, which may take long. Whoever reads, or gives up chunks, with latches held, goes on.
     #[test]
-    fn chunks_come_back_while_the_file_grows() {
+    fn reads_and_deletes_go_on_while_the_file_grows() {
         let core = store(&World::new());
         core.put(b"key", &[1; 40_000], Durability::Durable).expect("room");
+        core.put(b"record", &[2; 900], Durability::Durable).expect("room");
+        core.reclaim(Reclaim::All).expect("room");
         let device = &core.storage.devices()[0];
         let before = device.returned();
         let growing = device.space.lock();
         let (done, is_done) = channel();
         std::thread::scope(|scope| {
             scope.spawn(|| {
+                assert!(core.get(b"record").expect("no faults").is_some());
+                core.delete(b"record", Durability::Durable).expect("deletes need no room");
                 core.delete(b"key", Durability::Durable).expect("deletes need no room");
                 while device.is_waiting() {
                     core.work.settle_epochs();
