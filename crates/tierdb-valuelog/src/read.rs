@@ -118,9 +118,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(self.as_of(entry, self.hsit.settled(entry)?, seqno))
     }
 
-    /// The word of `entry` that a snapshot at `seqno` sees, where it is `now` since a moment ago.
+    /// The word of `entry` that a snapshot at `seqno` sees, where it is `now` since a moment ago, and settled.
     pub fn as_of(&self, entry: u64, now: Word, seqno: u64) -> Word {
-        // A replaced word may not have been durable when it was replaced; what replaced it is.
+        // A replaced word that was not durable has left its mark to what replaced it.
         self.versions.find(entry, seqno).map_or(now, Word::clean)
     }
 

@@ -231,8 +231,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
     ) {
         let kept = self.versions.keep(entry, seqno, old);
         // In a log, what was published first is durable first, so that a grouped write need not be made
-        // durable by its readers.
-        let dirty = durability == Durability::Durable || !self.ordered;
+        // durable by its readers, unless it replaces one that must be: a snapshot may still see that.
+        let dirty = durability == Durability::Durable || !self.ordered || old.is_dirty();
         self.hsit.publish(entry, if dirty { new.dirty() } else { new });
         // Of this and whoever caches the old record, one sees what the other stored.
         fence(SeqCst);

@@ -86,10 +86,16 @@ enum Read {
     MultiGet,
     Scan,
     ScanBack,
+    /// In a snapshot, after grouped writes of its own to the same keys.
+    Replaced,
 }
 
+/// What [`Read::Replaced`] writes.
+const LATER: &[u8] = b"later";
+
 impl Read {
-    const ALL: [Read; 5] = [Read::Get, Read::GetInCrowd, Read::MultiGet, Read::Scan, Read::ScanBack];
+    const ALL: [Read; 6] =
+        [Read::Get, Read::GetInCrowd, Read::MultiGet, Read::Scan, Read::ScanBack, Read::Replaced];
 
     /// The value of each of `keys`.
     fn of(self, engine: &dyn Engine, keys: &[&[u8]]) -> Vec<Option<Value>> {
@@ -119,6 +125,12 @@ impl Read {
                 found.map(|value| value.expect("a whole store is read")).collect()
             }
             Read::Scan | Read::ScanBack => scanned(),
+            Read::Replaced => {
+                let snapshot = engine.snapshot().expect("a whole store is read");
+                keys.iter().for_each(|key| engine.put(key, LATER, Durability::Grouped).expect("room"));
+                let old = |key: &&[u8]| engine.get_at(key, &snapshot).expect("a whole store is read");
+                keys.iter().map(old).collect()
+            }
         }
     }
 }
@@ -221,8 +233,14 @@ fn watch<S: Sizes>(rig: &Rig<S>, write: Write, read: Read, on_flash: bool) -> Re
             if outcome.is_ok() && is_new(&found, &change).any(|is_new| is_new) {
                 let left = rig.open(&point.nothing()).map_err(|error| error.to_string());
                 outcome = left.and_then(|left| {
-                    let lasts = is_new(&Read::Get.of(&*left, &keys), &change).all(|is_new| is_new);
-                    lasts
+                    let lasting = Read::Get.of(&*left, &keys);
+                    // Or what replaced it.
+                    let is_later = |found: &Option<Value>| found.as_deref() == Some(LATER);
+                    let lasts = |(found, is_new): (&_, bool)| is_new || is_later(found);
+                    lasting
+                        .iter()
+                        .zip(is_new(&lasting, &change))
+                        .all(lasts)
                         .then_some(())
                         .ok_or_else(|| format!("{read:?} sees {write:?}, which a crash then loses"))
                 });
