@@ -230,13 +230,14 @@ pub(crate) mod tests {
         (media, Options { rings: 1, ring_bytes: 16 << 10, chunk_bytes: 16 << 10, background, ..small })
     }
 
-    /// A store whose log is filled while `goes_on`, on a file system without room for a checkpoint.
+    /// A store with such a log, which is filled while `goes_on`, on a file system without room for a checkpoint.
     pub(crate) fn store_without_checkpoints(
         world: &World,
+        log: LoggedOptions,
         goes_on: impl Fn(&Core<LoggedPool<SimDir>, SimDir>) -> bool,
     ) -> Core<LoggedPool<SimDir>, SimDir> {
         let dir = world.add_dir("fast");
-        let pool = LoggedPool::create(dir.clone(), small_log(), 1, FailureLatch::new(), Meter::new(), None);
+        let pool = LoggedPool::create(dir.clone(), log, 1, FailureLatch::new(), Meter::new(), None);
         let core = store_on(world, pool.expect("a new pool"), 256 << 10, Background::Inline);
         let files = dir.list().expect("no faults");
         let open = |name: &String| dir.open(name, OpenMode::Existing).and_then(|file| file.len());
@@ -261,7 +262,7 @@ pub(crate) mod tests {
         const KEYS: u32 = 1200;
         let world = World::new();
         let key = |number: u32| number.to_be_bytes();
-        let core = store_without_checkpoints(&world, |core| {
+        let core = store_without_checkpoints(&world, small_log(), |core| {
             let puts = (0..KEYS).map(|number| core.put(&key(number), b"value", Durability::Grouped));
             puts.last().is_some_and(|last| !is_no_space(&last))
         });
@@ -277,6 +278,32 @@ pub(crate) mod tests {
             assert!(is_no_space(&core.write(&batch, Durability::Durable)));
             assert!(core.pages.free() >= pages, "{} of {pages} pages", core.pages.free());
         }
+    }
+
+    /// Keys that were deleted under a snapshot leave the index when it is closed, or when there is room to log that.
+    #[test]
+    fn what_the_log_has_no_room_for_does_not_fail_the_store() {
+        const KEYS: u32 = 2000;
+        let world = World::new();
+        let log = LoggedOptions { buffer_bytes: 4 << 10, ..small_log() };
+        let core = store_without_checkpoints(&world, log, |_| false);
+        let key = |number: u32| number.to_be_bytes();
+        let each = |write: &dyn Fn(u32) -> Result<()>| (0..KEYS).try_for_each(write).expect("room");
+        each(&|number| core.put(&key(number), b"value", Durability::Grouped));
+        let snapshot = core.open_snapshot();
+        each(&|number| core.delete(&key(number), Durability::Grouped));
+        while !is_no_space(&core.put(b"key", &[7; 1000], Durability::Grouped)) {}
+        core.close_snapshot(snapshot);
+        for _ in 0..3 {
+            core.purge_deleted();
+            let refused = core.put(b"key", b"value", Durability::Grouped);
+            assert!(is_no_space(&refused), "{refused:?}");
+        }
+        assert!(!core.deleted.lock().is_empty(), "the rest stays for later");
+        world.dir("fast").set_capacity(None);
+        core.put(b"key", b"value", Durability::Durable).expect("room for a checkpoint");
+        core.purge_deleted();
+        assert!(core.deleted.lock().is_empty() && core.index.get(&key(KEYS - 1)).expect("whole").is_none());
     }
 
     /// Does `run`, without what `site` persists.

@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn a_close_without_room_for_a_checkpoint_writes_the_log() {
         let world = World::new();
-        let core = store_without_checkpoints(&world, |core| {
+        let core = store_without_checkpoints(&world, small_log(), |core| {
             core.put(b"key", &[7; 1000], Durability::Durable).expect("room");
             !core.pool.needs_checkpoint()
         });

@@ -31,6 +31,8 @@ pub const ENTRY: u64 = 16;
 pub const PER_PAGE: u64 = PAGE / ENTRY;
 /// Latches; entries share one when their numbers agree modulo this. Few in a model, where each costs time.
 const STRIPES: usize = if cfg!(loom) { 4 } else { 1024 };
+/// Entries that wait for an epoch together.
+const GATHERED: usize = 32;
 
 /// The table.
 pub struct Hsit<P: Pool> {
@@ -46,6 +48,8 @@ pub struct Hsit<P: Pool> {
 struct FreeEntries {
     entries: Vec<u64>,
     segments: u64,
+    /// Entries whose keys have left the index since an epoch was last asked for.
+    gathered: Vec<u64>,
     /// Entries that wait for an epoch.
     waiting: u64,
 }
@@ -314,20 +318,42 @@ impl<P: Pool> Hsit<P> {
     }
 
     /// The entry's key has left the index, durably. It is given out again when every operation that is
-    /// running now has ended.
-    pub fn free_later(&self, entry: u64, guard: &crossbeam_epoch::Guard) {
+    /// running now has ended, once some more have come, or [`Hsit::free_gathered`] is called.
+    pub fn free_later(&self, entry: u64) {
+        let mut free = self.free.lock();
+        free.gathered.push(entry);
+        let is_enough = free.gathered.len() >= GATHERED;
+        drop(free);
+        if is_enough {
+            self.free_gathered();
+        }
+    }
+
+    /// Lets the entries whose keys have left the index wait for the operations that are running now. They do not wait on the threads that
+    /// have removed the keys, each of which may do nothing else for long.
+    pub fn free_gathered(&self) {
+        let guard = crossbeam_epoch::pin();
+        let gathered = {
+            let mut free = self.free.lock();
+            free.waiting += free.gathered.len() as u64;
+            std::mem::take(&mut free.gathered)
+        };
+        if gathered.is_empty() {
+            return;
+        }
         let free = self.free.clone();
-        free.lock().waiting += 1;
         guard.defer(move || {
             let mut free = free.lock();
-            free.entries.push(entry);
-            free.waiting -= 1;
+            free.waiting -= gathered.len() as u64;
+            free.entries.extend(gathered);
         });
+        guard.flush();
     }
 
     /// Number of entries that wait for operations to end.
     pub fn waiting(&self) -> u64 {
-        self.free.lock().waiting
+        let free = self.free.lock();
+        free.waiting + free.gathered.len() as u64
     }
 
     /// On open: the entries that no key names.
@@ -340,6 +366,8 @@ impl<P: Pool> Hsit<P> {
 mod tests {
     use super::*;
     use crate::core::tests::{each_is_noticed, leaving_out, store};
+    use std::sync::mpsc::channel;
+    use std::time::{Duration, Instant};
     use tierdb_sim::{Budget, CrashModel, SimPool, World};
 
     /// Who adds a page of entries waits for its own writes soon after; another thread that is given one of them does not.
@@ -359,6 +387,32 @@ mod tests {
             let (now, point) = (all(&core.pool), world.capture());
             let mut images = point.images(&CrashModel::BOTH, 1, &Budget::default());
             images.all(|image| all(&image.world.pool("pool")) == now)
+        });
+    }
+    /// An entry whose key a thread has removed comes back while that thread does nothing.
+    #[test]
+    fn entries_do_not_wait_for_who_has_freed_them() {
+        let core = store(&World::new());
+        let entry = core.hsit.allocate().expect("a new store has free pages");
+        let (freed, is_freed) = channel();
+        let (end, may_end) = channel::<()>();
+        std::thread::scope(|scope| {
+            let core = &core;
+            scope.spawn(move || {
+                core.hsit.free_later(entry);
+                freed.send(()).expect("somebody waits");
+                // Until the other end is dropped.
+                let _ = may_end.recv();
+            });
+            is_freed.recv().expect("it is freed");
+            assert_eq!(core.hsit.waiting(), 1);
+            let given_up = Instant::now() + Duration::from_secs(60);
+            while core.hsit.waiting() > 0 {
+                assert!(Instant::now() < given_up, "it waits for a thread that does nothing");
+                core.hsit.free_gathered();
+                core.work.settle_epochs();
+            }
+            drop(end);
         });
     }
 }

@@ -19,7 +19,7 @@ use crate::core::Core;
 use crate::counters::Counters;
 use crate::hsit::{Hsit, PER_PAGE};
 use crate::image;
-use crate::index::Index;
+use crate::index::{ADMIT_BYTES, Index};
 use crate::layout::{INDEX_HEAD, Layout};
 use crate::long::{LongValues, Parts};
 use crate::pages::{KIND_HSIT, PageUse, Pages};
@@ -179,12 +179,18 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
     core.replay_batches()?;
     if !image.filter(|_| damage.is_empty()).is_some_and(|image| core.restore(image)) {
         for (key, entry) in core.claim_entries(!damage.is_empty())? {
-            let guard = crossbeam_epoch::pin();
+            if core.pool.admit(ADMIT_BYTES).is_err() {
+                // The log has no room for it now.
+                core.hsit.mark(entry, Word::NONE);
+                core.deleted.lock().add(entry, &key, core.clock.last());
+                continue;
+            }
             // A key that damage keeps in the index has no value all the same.
             if core.index.remove(&key, entry).is_ok() {
-                core.hsit.free_later(entry, &guard);
+                core.hsit.free_later(entry);
             }
         }
+        core.hsit.free_gathered();
     }
     core.work.settle_epochs();
     core.settle_memory();

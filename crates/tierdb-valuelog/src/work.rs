@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tierdb_base::{Error, ErrorKind, Result};
+use tierdb_base::{Error, ErrorKind, Result, TierRole};
 use tierdb_device::Dir;
 use tierdb_engine::{Background, Job, Threads, Wakeup};
 use tierdb_pmem::Pool;
@@ -137,6 +137,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Whether pages or entries that were given up may have come back just now, or may soon.
     fn any_came_back(&self) -> bool {
         self.purge_deleted();
+        self.hsit.free_gathered();
         self.index.run_structure_updates();
         let waiting = || self.index.waiting() + self.hsit.waiting();
         let before = waiting();
@@ -183,7 +184,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// be a reader that holds what was given up.
     ///
     /// # Errors
-    /// `NoSpace` if flash is full too; `Poisoned`.
+    /// `NoSpace` if flash is full too, or readers hold what was given up for more than a second; `Poisoned`.
     pub fn stall(&self, bytes: u64, full: Full) -> Result<()> {
         let start = Instant::now();
         self.counters.stalls.add(1);
@@ -196,6 +197,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// What a ring gave up can be used when the readers of that moment have gone. Waits until some of it can, as long as there is
     /// any, and `reclaimed` is no failure other than that there was no room on flash for the rest.
+    ///
+    /// # Errors
+    /// `reclaimed`; `NoSpace` if readers hold all of it for too long.
     fn wait_for_readers(&self, full: Full, reclaimed: Result<()>) -> Result<()> {
         if reclaimed.as_ref().is_err_and(|error| error.kind() != ErrorKind::NoSpace) {
             return reclaimed;
@@ -207,13 +211,26 @@ impl<P: Pool, D: Dir> Core<P, D> {
             if self.rings.came_back(full) {
                 return Ok(());
             }
-            if !is_held || Instant::now() >= given_up {
+            if !is_held {
                 return reclaimed;
+            }
+            if Instant::now() >= given_up {
+                return reclaimed.and(Err(self.no_room_in_rings()));
             }
             self.work.settle_epochs();
             if !self.rings.came_back(full) {
                 std::thread::sleep(Duration::from_micros(50));
             }
+        }
+    }
+
+    #[cold]
+    fn no_room_in_rings(&self) -> Error {
+        Error::NoSpace {
+            tier: TierRole::Fast,
+            place: self.pool.place(self.layout.rings_at()).file.to_string(),
+            used: self.rings.used(),
+            capacity: u64::from(self.layout.rings) * self.layout.ring_bytes,
         }
     }
 
@@ -258,6 +275,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn upkeep(&self) -> Result<()> {
         self.index.run_structure_updates();
         self.purge_deleted();
+        self.hsit.free_gathered();
         let maintained = self.maintain_cache();
         // The index grows, and the cache gives way: looked at now and then, since it walks all chunks.
         if self.work.upkeeps.fetch_add(1, Ordering::Relaxed).is_multiple_of(256) {

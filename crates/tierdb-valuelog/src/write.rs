@@ -7,6 +7,7 @@
 
 use crate::core::Core;
 use crate::hash::mix;
+use crate::index::ADMIT_BYTES;
 use crate::long::PartList;
 use crate::record::{HEADER, Kind, encode, stored_len};
 use crate::storage::Appender;
@@ -20,7 +21,7 @@ use tierdb_engine::Durability;
 use tierdb_pmem::Pool;
 
 /// Most bytes that inserting a key flushes: the index's, and a page of new HSIT entries.
-pub const INDEX_ADMIT: u64 = crate::index::ADMIT_BYTES + crate::pages::PAGE + 256;
+pub const INDEX_ADMIT: u64 = ADMIT_BYTES + crate::pages::PAGE + 256;
 
 /// How many times, on average, a cached value is replaced without being read in between before its key is no longer taken for
 /// one that is read. A hash of entry and seqno is the dice.
@@ -315,7 +316,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// As [`Core::purge`], if it can be done now. `true` when nothing is left to do.
     fn try_purge(&self, key: &[u8], entry: u64) -> bool {
-        let guard = crossbeam_epoch::pin();
+        let _guard = crossbeam_epoch::pin();
         let _latched = self.hsit.latch(entry);
         let word = self.hsit.word(entry);
         if word.place() != Place::None {
@@ -329,7 +330,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         match self.index.remove(key, entry) {
             Ok(true) => {
                 self.hsit.mark(entry, Word::FREE);
-                self.hsit.free_later(entry, &guard);
+                self.hsit.free_later(entry);
                 true
             }
             // The entry is another key's by now: nothing to free.
@@ -340,10 +341,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// Takes keys out of the index that were deleted while a snapshot was open that sees them. Tries each of them once at the
-    /// most, and none that was deleted after the oldest open snapshot was taken.
+    /// most, and none that was deleted after the oldest open snapshot was taken. What the log has no room for stays for later.
     pub fn purge_deleted(&self) {
         let waiting = self.deleted.lock().len();
         for _ in 0..waiting {
+            if self.pool.admit(ADMIT_BYTES).is_err() {
+                return;
+            }
             // Locked until it is done: who counts keys finds each either here, or not in the index.
             let mut deleted = self.deleted.lock();
             let Some((entry, key)) = deleted.pop(self.versions.oldest()) else { return };
