@@ -2,10 +2,11 @@
 
 use crate::media::Background;
 use parking_lot::{Condvar, Mutex};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
-use tierdb_base::{Error, Result};
+use tierdb_base::{Error, FailureLatch, Result};
 use tierdb_sync::Request;
 
 /// Time between what is asked for and its being done, in which others ask for the same: half of the five milliseconds that
@@ -66,7 +67,7 @@ pub struct Threads(Mutex<Vec<JoinHandle<()>>>);
 
 impl Threads {
     /// Starts a thread for each of `jobs` on `core`, if its work is done by `background` threads; those that run end when told by `stop`, as
-    /// they are here if not all can be started.
+    /// they are here if not all can be started. One that panics sets `latch` and stops the others: nobody waits for what it would have done.
     ///
     /// # Errors
     /// `Io` if the system starts no more threads.
@@ -74,20 +75,27 @@ impl Threads {
         core: &Arc<C>,
         background: Background,
         jobs: &[Job<C>],
+        latch: &FailureLatch,
         stop: fn(&C),
     ) -> Result<Self> {
         let threads = Self::default();
         if background == Background::Inline {
             return Ok(threads);
         }
-        for (name, run) in jobs {
-            let (of_thread, run) = (core.clone(), *run);
-            match Builder::new().name(format!("tierdb-{name}")).spawn(move || run(&of_thread)) {
+        for (name, run) in jobs.iter().copied() {
+            let (of_thread, latch) = (core.clone(), latch.clone());
+            let work = move || {
+                let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(&of_thread))) else { return };
+                latch.set(Error::invalid(format!("the background thread {name} panicked")));
+                stop(&of_thread);
+                resume_unwind(panic);
+            };
+            match Builder::new().name(format!("tierdb-{name}")).spawn(work) {
                 Ok(thread) => threads.0.lock().push(thread),
                 Err(source) => {
                     stop(core);
                     threads.join();
-                    return Err(Error::io("start of a thread", *name, 0, source));
+                    return Err(Error::io("start of a thread", name, 0, source));
                 }
             }
         }
@@ -100,5 +108,22 @@ impl Threads {
             // One that panicked has said so already.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_stops_the_others_and_the_store() {
+        let (wakeup, latch) = (Arc::new(Wakeup::default()), FailureLatch::new());
+        let jobs: [Job<Wakeup>; 2] =
+            [("waits", |wakeup| wakeup.run(|| ())), ("panics", |_| panic!("on purpose"))];
+        let threads =
+            Threads::start(&wakeup, Background::Threads, &jobs, &latch, Wakeup::stop).expect("threads");
+        threads.join();
+        let refused = latch.check().expect_err("it is set").to_string();
+        assert!(refused.contains("the background thread panics panicked"), "{refused}");
     }
 }

@@ -163,9 +163,11 @@ pub(crate) fn load_pages<F: BlockFile>(
         loader.run()?;
     } else {
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| loader.run());
+            // One that cannot be started leaves its part to this one.
+            let other = std::thread::Builder::new().spawn_scoped(scope, || loader.run());
             let own = loader.run();
-            own.and(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            let joined = other.map_or(Ok(Ok(())), |other| other.join());
+            own.and(joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         })?;
     }
     Ok(loader.lost.into_inner())

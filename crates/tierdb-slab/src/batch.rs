@@ -14,17 +14,19 @@
 //! | tables rewritten | as above |
 //! | its word freed | nothing older is left in its range |
 
+use crate::commit::REDO_BYTES;
 use crate::core::{Core, hash_of};
-use crate::heap::{NewRecord, Written};
+use crate::heap::{FREE_BYTES, NewRecord, Written};
 use crate::key::Key;
 use crate::partition::{Entry, Partition, RangeTombstone, State, bounds};
 use crate::record::Kind;
 use crate::room::Need;
 use crate::slabs::Purpose;
-use crate::write::Tried;
+use crate::write::{Tried, Verdict};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tierdb_base::{MAX_KEY_BYTES, Result};
 use tierdb_device::Dir;
 use tierdb_engine::{Durability, KeyRange, Op, WriteBatch};
@@ -96,13 +98,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
         };
         self.acknowledge(lsn, durability)?;
         if self.ordered && durability == Durability::Durable {
-            parts.iter().for_each(|part| part.settle(lsn));
+            self.settle(&parts, lsn);
         }
         Ok(Tried::Done)
     }
 
     fn change_all(&self, states: &mut [&mut State<D>], ops: &[Vec<KeyOp<'_>>]) -> Result<Tried> {
         let heap = &self.heap;
+        let of_part = |(state, ops): (&&mut State<D>, &Vec<KeyOp<'_>>)| -> Vec<Verdict> {
+            ops.iter().map(|(key, value)| self.verdict(state, key, value.is_none())).collect()
+        };
+        let verdicts: Vec<Vec<Verdict>> = states.iter().zip(ops).map(of_part).collect();
         let in_flight = self.clock.begin();
         let seqno = in_flight.seqno();
         let keep = self.clock.has_snapshots();
@@ -111,20 +117,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut effects: Vec<(usize, &[u8], Effect)> = Vec::new();
         let mut changes = Vec::new();
         let (mut room, mut missing, mut need) = (true, 0, Need::default());
-        for (number, ops) in ops.iter().enumerate() {
-            let state = &*states[number];
-            for (key, value) in ops {
-                let before = state.index.get(*key).copied();
-                if value.is_none() && !self.is_there(state, key, before) {
-                    continue;
-                }
-                if let Some(entry) = before.filter(|_| value.is_none() && !self.may_be_elsewhere(state, key))
-                {
-                    let word_at = heap.slabs.word_at(entry.at())?;
-                    changes.push((word_at, heap.slabs.free_word(word_at)));
-                    effects.push((number, key, Effect::Forget(entry)));
-                    continue;
-                }
+        for (number, (ops, verdicts)) in ops.iter().zip(verdicts).enumerate() {
+            for ((key, value), verdict) in ops.iter().zip(verdicts) {
+                let before = match verdict {
+                    Verdict::Nothing => continue,
+                    Verdict::Forget(entry) => {
+                        let word_at = heap.slabs.word_at(entry.at())?;
+                        changes.push((word_at, heap.slabs.free_word(word_at)));
+                        effects.push((number, key, Effect::Forget(entry)));
+                        continue;
+                    }
+                    Verdict::Replace(before) => before,
+                };
                 let (kind, purpose) = match value {
                     Some(_) => (Kind::Value, Purpose::Value),
                     None => (Kind::Tombstone, Purpose::Removal),
@@ -181,12 +185,26 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let range = &cut(range);
         let bytes = encode_range(range);
         self.until_done(|| {
-            self.heap.admit(self.heap.admit_bytes(0, bytes.len()))?;
+            self.heap.admit(self.heap.admit_bytes(0, bytes.len()) + self.admit_stuck_bytes(range))?;
             self.try_remove_range(range, &bytes, durability)
         })?;
         self.after_write();
         self.work.want_cleaning();
         Ok(())
+    }
+
+    /// Bytes that removing `range` flushes more, for versions in it that damage has made unreadable.
+    fn admit_stuck_bytes(&self, range: &KeyRange) -> u64 {
+        if !self.doubtful.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let stuck_in = |part: &Arc<Partition<D>>| {
+            let state = part.read();
+            let inside = bounds(range).into_iter().flat_map(|bounds| state.index.range::<[u8], _>(bounds));
+            inside.filter(|(_, entry)| entry.is_stuck()).count()
+        };
+        let stuck: usize = self.router.read().parts.iter().map(stuck_in).sum();
+        self.heap.admit_bytes(0, stuck * REDO_BYTES) + stuck as u64 * FREE_BYTES
     }
 
     fn try_remove_range(&self, range: &KeyRange, bytes: &[u8], durability: Durability) -> Result<Tried> {
@@ -240,7 +258,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         };
         self.acknowledge(lsn, durability)?;
         if self.ordered && durability == Durability::Durable {
-            parts.iter().for_each(|part| part.settle(lsn));
+            self.settle(&parts, lsn);
         }
         Ok(Tried::Done)
     }

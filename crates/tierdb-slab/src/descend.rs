@@ -182,10 +182,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// Makes the one table of `plan` one of `level`, where nothing lies between its keys. `false` if it has to be rewritten, for tombstones that
-    /// have nothing left to hide or for want of room for another record.
+    /// have nothing left to hide or for want of room for another record, on the fast tier or in its log.
     fn move_down(&self, part: &Partition<D>, level: Level, plan: &Plan<D>) -> bool {
         let [table] = &*plan.tables else { return false };
-        if table.footer().tombstones > 0 {
+        if table.footer().tombstones > 0 || self.heap.admit(self.admit_table()).is_err() {
             return false;
         }
         let mut stage = Stage::new(&*self.heap.pool);

@@ -107,7 +107,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut router = self.router.write();
         self.drain_parts(&router.parts);
         let mut unsettled = Unsettled::default();
-        router.parts.iter().for_each(|part| part.add_unsettled(&mut unsettled));
+        router.parts.iter().for_each(|part| part.hand_over(&mut unsettled));
         let mut newest = Vec::new();
         let mut tables: Vec<Arc<LiveTable<D>>> = Vec::new();
         let mut ranges: BTreeMap<u64, Arc<RangeTombstone>> = BTreeMap::new();
@@ -134,7 +134,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
 #[cfg(test)]
 mod tests {
     use crate::config::Options;
+    use crate::levels::Levels;
+    use crate::partition::{Partition, Unsettled};
     use crate::rig::{self, Store};
+    use tierdb_sim::SimDir;
 
     #[test]
     fn a_division_that_came_at_the_wrong_moment_is_still_due() {
@@ -149,5 +152,33 @@ mod tests {
         }
         core.divide_if_due();
         assert_eq!(core.router.read().parts.len(), 2);
+    }
+    /// Readers wait for what a writer has not been told of yet, wherever the key has gone, and no longer than it has not.
+    #[test]
+    fn writes_on_their_way_are_settled_where_their_keys_have_gone() {
+        const POOL: u64 = 132 << 10;
+        let store = Store::new(POOL, Options { partitions: 2, ..rig::options(POOL) });
+        let core = store.core();
+        (0..64).for_each(|number| store.put(&[b'k', number], 10));
+        let before = core.router.read().parts[0].clone();
+        before.note_unsettled(1, 100);
+        core.divide_if_due();
+        let parts = || core.router.read().parts.clone();
+        assert_eq!(parts().len(), 2);
+        assert!(parts().iter().all(|part| part.any_unsettled()));
+        core.settle(&[before], 100);
+        assert!(!parts().iter().any(|part| part.any_unsettled()));
+
+        // The newest write of a key counts, whichever partition knows of it.
+        for (first, second) in [(100, 200), (200, 100)] {
+            let mut all = Unsettled::default();
+            for (part, lsn) in parts().iter().zip([first, second]) {
+                part.note_unsettled(1, lsn);
+                part.hand_over(&mut all);
+            }
+            let next = Partition::new(Levels::<SimDir>::new(Vec::new()), Vec::new());
+            next.take_over(&all);
+            assert_eq!(next.unsettled(b"key", || 1), Some(200));
+        }
     }
 }

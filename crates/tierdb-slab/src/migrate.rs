@@ -137,7 +137,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// Bytes that a migration flushes which writes so many tables.
     fn admit_migration(&self, tables: u64, begun: &Begun<'_, D>) -> u64 {
-        (tables + 1) * self.heap.admit_bytes(0, 64) + 4096 + begun.victims.len() as u64 * FREE_BYTES
+        (tables + 1) * self.admit_table() + 4096 + begun.victims.len() as u64 * FREE_BYTES
+    }
+
+    /// Bytes that naming a table flushes.
+    pub fn admit_table(&self) -> u64 {
+        self.heap.admit_bytes(0, 64)
     }
 
     /// Steps 3 and the first half of 4. Returns what is to be promoted.

@@ -19,7 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tierdb_base::Seqno;
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::KeyRange;
@@ -168,6 +168,8 @@ pub struct Partition<D: Dir> {
     /// Durable writes that have not been waited for, where that can be seen.
     unsettled: Mutex<Unsettled>,
     unsettled_count: AtomicUsize,
+    /// Whether its keys have gone to other partitions, with what was unsettled.
+    is_divided: AtomicBool,
 }
 
 impl<D: Dir> Partition<D> {
@@ -190,6 +192,7 @@ impl<D: Dir> Partition<D> {
             hand: Mutex::default(),
             unsettled: Mutex::default(),
             unsettled_count: AtomicUsize::new(0),
+            is_divided: AtomicBool::new(false),
         }
     }
 
@@ -213,19 +216,31 @@ impl<D: Dir> Partition<D> {
         self.change_unsettled(|unsettled| unsettled.ranges.push((range, lsn)));
     }
 
-    /// All writes up to this one, which this thread has waited for, are on media.
-    pub fn settle(&self, lsn: Lsn) {
+    /// All writes up to this one, which this thread has waited for, are on media. Says whether its keys had gone to other partitions
+    /// by then, which have to be told as well.
+    #[must_use]
+    pub fn settle(&self, lsn: Lsn) -> bool {
         self.change_unsettled(|unsettled| {
             unsettled.keys.retain(|_, last| *last > lsn);
             unsettled.ranges.retain(|(_, last)| *last > lsn);
         });
+        self.is_divided.load(Ordering::Relaxed)
     }
 
-    /// Adds what has not been waited for to `all`.
-    pub fn add_unsettled(&self, all: &mut Unsettled) {
+    /// Its keys go to other partitions: adds what has not been waited for to `all`.
+    pub fn hand_over(&self, all: &mut Unsettled) {
+        // Before the lock is taken: who settles something behind this, under the lock, sees it.
+        self.is_divided.store(true, Ordering::Relaxed);
         let unsettled = self.unsettled.lock();
-        all.keys.extend(&unsettled.keys);
-        all.ranges.extend(unsettled.ranges.iter().cloned());
+        for (hash, lsn) in &unsettled.keys {
+            let last = all.keys.entry(*hash).or_insert(*lsn);
+            *last = (*last).max(*lsn);
+        }
+        let is_new = |(range, _): &&(Arc<RangeTombstone>, Lsn)| {
+            !all.ranges.iter().any(|(known, _)| Arc::ptr_eq(known, range))
+        };
+        let new: Vec<_> = unsettled.ranges.iter().filter(is_new).cloned().collect();
+        all.ranges.extend(new);
     }
 
     /// Takes over what partitions before this one had not waited for.

@@ -260,8 +260,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let _migration = part.migration.lock();
             self.drop_copies_of(part, Copies::All);
             let mut from: Bound<Vec<u8>> = Bound::Unbounded;
+            let mut tried = Vec::new();
             loop {
-                let plan = {
+                let (first, plan) = {
                     let state = part.read();
                     let rest = (from.as_ref().map(Vec::as_slice), Bound::Unbounded);
                     let mut rest = state.index.range::<[u8], _>(rest);
@@ -269,11 +270,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
                         |entry: &Entry| !entry.is_clean() && !entry.is_stuck() && entry.seqno <= last;
                     let Some((first, _)) = rest.find(|(_, entry)| is_due(entry)) else { break };
                     from = Bound::Included(first.to_vec());
-                    Plan::of_table(&state.tables, FIRST, state.tables.first().number_of(first))
+                    let table = state.tables.first().number_of(first);
+                    (first.to_vec(), Plan::of_table(&state.tables, FIRST, table))
                 };
                 let done = self.migrate_or_mark(part, &plan, Victims::All, false)?;
-                if done.keys == 0 {
-                    // Its table is damaged, or it cannot be read, or all of it was written again meanwhile.
+                if done.keys > 0 {
+                    continue;
+                }
+                // If all that was moved had been written again by then, it is not due any more: the next key is. Otherwise the table is
+                // damaged, or cannot be read.
+                let is_stuck = tried == first;
+                tried = first;
+                if is_stuck {
                     from = match plan.range.end {
                         Bound::Excluded(end) => Bound::Included(end),
                         Bound::Included(end) => Bound::Excluded(end),

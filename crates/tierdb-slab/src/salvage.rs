@@ -6,6 +6,7 @@ use crate::config::Options;
 use crate::flash::{Flash, TableFile, TableRecord};
 use crate::heap::Heap;
 use crate::layout::Layout;
+use crate::mend::MOST_HEADS;
 use crate::record::Kind;
 use crate::scan::find_classes;
 use crate::slabs::{Commit, Mark, Slabs};
@@ -13,7 +14,7 @@ use std::collections::HashSet;
 use tierdb_base::{Result, Seqno};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::{KeyRange, Media};
-use tierdb_pmem::Pool;
+use tierdb_pmem::{Pool, Stage};
 use tierdb_table::Source;
 
 /// A version that was found.
@@ -122,11 +123,29 @@ fn fast_tier<P: Pool>(
         }
     }
     let mut versions = Vec::new();
+    let mut mends = 0;
     for (at, commit) in (0..heap.slabs.count()).flat_map(|slab| heap.slabs.words(slab)) {
-        let read = heap.read(at);
-        let (head, value) = match (commit, read) {
+        if let Commit::Live(mark) = commit
+            && heap.head(at).is_err()
+            && (heap.may_have_parts(at) || mends < MOST_HEADS)
+        {
+            mends += 1;
+            if let Some((_, mended)) = heap.mend(at, mark) {
+                let mut stage = Stage::new(&*heap.pool);
+                stage.write(mended.at, &mended.bytes);
+                let _drained = stage.drain();
+            }
+        }
+        let (head, value) = match (commit, heap.read(at)) {
             (Commit::Live(mark), Ok((head, value))) if mark == Mark::new(&head.key, head.seqno) => {
                 (head, value)
+            }
+            // Its word may have said that it is free: another version may be newer.
+            (Commit::Damaged, Ok((head, value))) if matches!(head.kind, Kind::Value | Kind::Tombstone) => {
+                report.damaged += 1;
+                let value = (head.kind == Kind::Value).then_some(value);
+                versions.push(Salvaged { key: head.key, value, seqno: head.seqno, sure: false });
+                continue;
             }
             // A part of a value has no head.
             (Commit::Damaged, Err(_)) => continue,
@@ -137,11 +156,12 @@ fn fast_tier<P: Pool>(
             }
         };
         report.records += 1;
+        let (key, seqno) = (head.key, head.seqno);
         match head.kind {
-            Kind::Value => versions.push((head.key, Some(value), head.seqno)),
-            Kind::Tombstone => versions.push((head.key, None, head.seqno)),
+            Kind::Value => versions.push(Salvaged { key, value: Some(value), seqno, sure: true }),
+            Kind::Tombstone => versions.push(Salvaged { key, value: None, seqno, sure: true }),
             Kind::RangeTombstone => {
-                known.removed.extend(decode_range(&value).map(|range| (range, head.seqno)));
+                known.removed.extend(decode_range(&value).map(|range| (range, seqno)));
             }
             Kind::Table => {
                 if let (Some((record, _)), Some(live)) = (TableRecord::decode(&value), &mut known.live) {
@@ -155,10 +175,52 @@ fn fast_tier<P: Pool>(
         // A record that cannot be read may be that of a table.
         known.live = None;
     }
-    for (key, value, seqno) in versions {
-        if !known.removes(&key, seqno) {
-            found(Salvaged { key, value, seqno, sure: true })?;
+    for version in versions {
+        if !known.removes(&version.key, version.seqno) {
+            found(version)?;
         }
     }
     Ok(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rig::{self, Store};
+
+    const POOL: u64 = 132 << 10;
+
+    /// Whether `key` is among what is salvaged, surely, after a bit was flipped in each of the bytes that `damaged` tells from where the
+    /// record and its word are.
+    fn found(damaged: impl Fn(u64, u64) -> Vec<u64>) -> Option<bool> {
+        let store = Store::new(POOL, rig::options(POOL));
+        store.put(b"key", 20);
+        store.put(b"other", 20);
+        let record_at = store.part().read().index.get(&b"key"[..]).expect("on the fast tier").at();
+        let word_at = store.core().heap.slabs.word_at(record_at).expect("it is in a slab");
+        damaged(record_at, word_at).into_iter().for_each(|at| store.world.flip_bit("pool", at, 3));
+        let Store { world, engine } = store;
+        drop(engine);
+        let mut versions = Vec::new();
+        let report = salvage(rig::media(&world, 1 << 20), &mut |version| {
+            versions.push(version);
+            Ok(())
+        });
+        report.expect("no faults");
+        let sure = |key: &[u8]| {
+            let version = versions.iter().find(|version| version.key == key)?;
+            assert_eq!(version.value.as_deref(), Some(&[7; 20][..]));
+            Some(version.sure)
+        };
+        assert_eq!(sure(b"other"), Some(true));
+        sure(b"key")
+    }
+
+    #[test]
+    fn what_one_byte_of_damage_leaves_is_found() {
+        assert_eq!(found(|_, _| vec![]), Some(true));
+        assert_eq!(found(|record, _| vec![record + 3]), Some(true), "a head with one wrong byte");
+        assert_eq!(found(|record, _| vec![record, record + 1]), None, "a head with two");
+        assert_eq!(found(|_, word| vec![word]), Some(false), "its word");
+    }
 }

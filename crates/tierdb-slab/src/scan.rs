@@ -156,7 +156,8 @@ pub fn scan<P: Pool>(heap: &Heap<P>, threads: usize) -> Result<Scan> {
     };
     std::thread::scope(|scope| {
         for _ in 1..threads {
-            scope.spawn(work);
+            // One that cannot be started leaves its part to the others.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
     });

@@ -314,6 +314,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         true
     }
 
+    /// Whether the threads are to end: whoever waits for room is refused then.
+    fn is_stopped(&self) -> bool {
+        self.work.state.lock().stop
+    }
+
     fn try_to_free(&self, need: &Need) -> Result<()> {
         self.gate.latch().check()?;
         self.drain_retired();
@@ -326,6 +331,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 self.tidy_slabs();
                 if self.has_room(need) {
                     return Ok(());
+                }
+                if self.is_stopped() {
+                    return Err(closed());
                 }
                 if self.drop_copies(Copies::LeastPopular) > 0 {
                     continue;
@@ -344,7 +352,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
             }
         }
-        match self.clean_ranges(&|| true) {
+        match self.clean_ranges(&|| !self.is_stopped()) {
             Err(error) if error.kind() == ErrorKind::NoSpace => full = full.or(Some(error)),
             cleaned => _ = cleaned?,
         }
@@ -382,7 +390,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         loop {
             self.gate.latch().check()?;
             if state.stop {
-                return Err(Error::invalid("the store is closed"));
+                return Err(closed());
             }
             // However it came, and before others have taken it.
             if self.has_room(need) {
@@ -445,6 +453,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 }
 
+/// The refusal of who waits while the store is closed.
+fn closed() -> Error {
+    Error::invalid("the store is closed")
+}
+
 /// Starts the background threads of `core`, if it has any.
 pub fn start<P: Pool, D: Dir>(core: &Arc<Core<P, D>>) -> Result<Threads> {
     let mut jobs: Vec<Job<Core<P, D>>> =
@@ -452,7 +465,7 @@ pub fn start<P: Pool, D: Dir>(core: &Arc<Core<P, D>>) -> Result<Threads> {
     if core.ordered {
         jobs.push(("commit", Core::commit_thread));
     }
-    Threads::start(core, core.work.background, &jobs, |core| core.work.stop())
+    Threads::start(core, core.work.background, &jobs, core.gate.latch(), |core| core.work.stop())
 }
 
 #[cfg(test)]

@@ -13,10 +13,11 @@
 use crate::commit::REDO_BYTES;
 use crate::core::{Core, hash_of};
 use crate::heap::NewRecord;
-use crate::partition::{Entry, State};
+use crate::partition::{Entry, Partition, State};
 use crate::record::Kind;
 use crate::room::Need;
 use crate::slabs::Purpose;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tierdb_base::{Result, check_key, check_value};
 use tierdb_device::Dir;
@@ -29,6 +30,27 @@ pub enum Tried {
     Done,
     /// There were not all of these: nothing is changed.
     NoRoom(Need),
+}
+
+/// What a write does to its key.
+#[derive(Clone, Copy)]
+pub enum Verdict {
+    /// Nothing: it is a delete, and the key is not there.
+    Nothing,
+    /// The slot of the one version is freed, and the key leaves the index.
+    Forget(Entry),
+    /// Another version takes the place of the newest one on the fast tier, if there is one: a tombstone, or a value.
+    Replace(Option<Entry>),
+}
+
+impl Verdict {
+    /// The version whose place another one takes.
+    pub fn replaced(self) -> Option<Entry> {
+        match self {
+            Verdict::Replace(before) => before,
+            Verdict::Nothing | Verdict::Forget(_) => None,
+        }
+    }
 }
 
 impl<P: Pool, D: Dir> Core<P, D> {
@@ -94,7 +116,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         };
         self.acknowledge(lsn, durability)?;
         if self.ordered && durability == Durability::Durable {
-            part.settle(lsn);
+            self.settle(&[part], lsn);
         }
         Ok(Tried::Done)
     }
@@ -110,10 +132,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(())
     }
 
+    /// Durable writes up to this one, which concern `parts`, are on media.
+    pub fn settle(&self, parts: &[Arc<Partition<D>>], lsn: Lsn) {
+        let divided = parts.iter().filter(|part| part.settle(lsn)).count();
+        if divided > 0 {
+            self.router.read().parts.iter().for_each(|part| _ = part.settle(lsn));
+        }
+    }
+
     fn change_one(&self, state: &mut State<D>, key: &[u8], value: Option<&[u8]>) -> Result<Tried> {
         let heap = &self.heap;
-        let before = state.index.get(key).copied();
-        if value.is_none() && !self.is_there(state, key, before) {
+        let verdict = self.verdict(state, key, value.is_none());
+        if let Verdict::Nothing = verdict {
             return Ok(Tried::Done);
         }
         let in_flight = self.clock.begin();
@@ -122,7 +152,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let keep = self.clock.has_snapshots();
         let mut stage = Stage::new(&*heap.pool);
         state.stage_retired(heap, &mut stage);
-        if let Some(entry) = before.filter(|_| value.is_none() && !self.may_be_elsewhere(state, key)) {
+        if let Verdict::Forget(entry) = verdict {
             let drained = stage.drain();
             state.release_retired(heap);
             let word_at = heap.slabs.word_at(entry.at())?;
@@ -132,6 +162,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             state.retire_freed(heap, key, entry, seqno, keep);
             return Ok(Tried::Done);
         }
+        let before = verdict.replaced();
         let (kind, purpose) = match value {
             Some(_) => (Kind::Value, Purpose::Value),
             None => (Kind::Tombstone, Purpose::Removal),
@@ -161,16 +192,20 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(Tried::Done)
     }
 
-    /// Whether a delete of `key`, whose newest version on the fast tier is `before`, changes anything.
-    pub fn is_there(&self, state: &State<D>, key: &[u8], before: Option<Entry>) -> bool {
-        match before {
-            Some(entry) => !entry.is_tombstone(),
-            None => self.may_be_elsewhere(state, key),
+    /// What a write of `key` does. It may read from flash, so it is asked before the write is in flight; under the partition's lock
+    /// the answer stays what it is.
+    pub fn verdict(&self, state: &State<D>, key: &[u8], is_delete: bool) -> Verdict {
+        match state.index.get(key).copied() {
+            before if !is_delete => Verdict::Replace(before),
+            Some(entry) if entry.is_tombstone() => Verdict::Nothing,
+            before if self.may_be_elsewhere(state, key) => Verdict::Replace(before),
+            Some(entry) => Verdict::Forget(entry),
+            None => Verdict::Nothing,
         }
     }
 
     /// Whether `key` may have a version that the index does not name: a deletion must be kept then.
-    pub fn may_be_elsewhere(&self, state: &State<D>, key: &[u8]) -> bool {
+    fn may_be_elsewhere(&self, state: &State<D>, key: &[u8]) -> bool {
         state.flash_may_hold(key) || self.lost.hides(key, None).is_some()
     }
 }

@@ -184,7 +184,8 @@ pub fn salvage<P: Pool, D: Dir>(
     let pointed = HsitWords::read(&pool, layout.as_ref(), seed);
     let mut report = SalvageReport::default();
     let buffer = layout.as_ref().map_or(0..pool.len(), |l| l.rings_at()..l.first_page() * PAGE);
-    let mut window = vec![0; 1 << 20];
+    // No record is as long as a chunk.
+    let mut window = vec![0; chunk_bytes.max(1 << 20) as usize];
     let mut at = buffer.start;
     while at < buffer.end {
         let len = (buffer.end - at).min(window.len() as u64) as usize;

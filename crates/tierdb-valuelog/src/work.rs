@@ -339,7 +339,7 @@ pub fn start<P: Pool, D: Dir>(core: &Arc<Core<P, D>>) -> Result<Threads> {
     if core.ordered {
         jobs.push(("commit", Core::commit_thread));
     }
-    Threads::start(core, core.work.background, &jobs, |core| core.work.stop())
+    Threads::start(core, core.work.background, &jobs, core.gate.latch(), |core| core.work.stop())
 }
 
 #[cfg(test)]
