@@ -8,8 +8,10 @@
 //!    the word durable may clear.
 //! 2. An entry is given to a new key only when its word 0 is *none* on media, and when every operation
 //!    that may still hold its number has ended, but for cursors: their snapshots see *none* there, before and after.
-//! 3. No two writes publish the same word 0 for an entry while somebody may hold the first: a dirty bit is
-//!    cleared by comparing words.
+//! 3. No two writes publish the same word 0 for an entry while an operation that has seen the first is running: a dirty bit is
+//!    cleared by comparing words. But a writer that waits for its device holds a word for longer, and once in 4,096 times another
+//!    write has its tag: of two deletes of a key in that time, or of two puts to the same place, a lap of the ring apart, the second
+//!    could then pass for durable before it is.
 //! 4. Word 1 says nothing after a crash; it is zeroed when the store is opened.
 //!
 //! A word that points at a record is checked against the record. One that says *none* or *free* has nothing
