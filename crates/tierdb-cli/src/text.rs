@@ -58,7 +58,10 @@ pub fn escape(bytes: &[u8]) -> String {
                 '\t' => out.push_str("\\t"),
                 '\n' => out.push_str("\\n"),
                 '\r' => out.push_str("\\r"),
-                c if c.is_control() => push_hex(&mut out, c.encode_utf8(&mut [0; 4]).as_bytes()),
+                // At the beginning of a file the latter is no part of the text.
+                c if c.is_control() || c == '\u{feff}' => {
+                    push_hex(&mut out, c.encode_utf8(&mut [0; 4]).as_bytes())
+                }
                 c => out.push(c),
             }
         }

@@ -115,7 +115,7 @@ pub(crate) fn open<D: Dir>(
     let count = (image.file().len()? / PAGE).min(u64::from(u32::MAX - 1)) as u32;
     let (slots, lost) = take_slots(&mut entries, count, &image.file().name());
     lose(&mut salvage, lost, options.salvage)?;
-    let lost = load_pages(&image, &entries, count, &arena, seed, options.salvage)?;
+    let lost = load_pages(&image, &entries, slots.count(), &arena, seed, options.salvage)?;
     lose(&mut salvage, lost, options.salvage)?;
 
     let spare = load_spare(&table, found.area, &header, seed, &mut unreadable)?;

@@ -57,7 +57,11 @@ impl Part {
         let have = fstat(&file).map_err(|e| io("stat", e))?.st_size as u64;
         if have == 0 {
             ftruncate(&file, len).map_err(|e| io("resize", e))?;
-            fallocate(&file, FallocateFlags::empty(), 0, len).map_err(|e| io("allocate", e))?;
+            if let Err(errno) = allocate(&file, len) {
+                // A store to a page that has no space would end the process.
+                let _ = ftruncate(&file, 0);
+                return Err(io("allocate", errno));
+            }
             fsync(&file).map_err(|e| io("sync", e))?;
         } else if have != len {
             return Err(Error::corrupt(
@@ -71,6 +75,16 @@ impl Part {
 
     fn error(&self, op: &'static str, errno: Errno) -> Error {
         Error::io(op, self.name.clone(), 0, errno.into())
+    }
+}
+
+/// Takes the space of a file of `len` bytes.
+fn allocate(file: &OwnedFd, len: u64) -> Result<(), Errno> {
+    loop {
+        match fallocate(file, FallocateFlags::empty(), 0, len) {
+            Err(Errno::INTR) => {}
+            done => return done,
+        }
     }
 }
 

@@ -274,7 +274,12 @@ pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied
     let most = from.stats().keys * (ENTRY_BYTES + MAX_KEY_BYTES as u64) * 2;
     let (mut prepared, copied) = loop {
         config.memory = Some(ByteSize(pool * 2));
-        let mut prepared = Prepared::begin(&config, Intent::CreateNew, Some(pool))?;
+        let was_there = partial.exists();
+        let mut prepared = Prepared::begin(&config, Intent::CreateNew, Some(pool)).inspect_err(|_| {
+            if !was_there {
+                setup::remove_begun(&partial);
+            }
+        })?;
         let cursor = from.cursor(KeyRange::all(), Some(&snapshot));
         match cursor.and_then(|mut cursor| fill(&mut prepared, &mut *cursor)) {
             Err(error) => {
@@ -328,8 +333,8 @@ pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied
 /// other files; `Corrupt` if the checkpoint is not what it was when it was made: damaged, or opened and written to since.
 pub fn restore(checkpoint_dir: impl AsRef<Path>, config: &Config) -> Result<Copied> {
     let dir = checkpoint_dir.as_ref();
-    let record = Record::read(dir)?;
     let source = crate::db::directory(dir)?;
+    let record = Record::read(dir)?;
     let remains = Prepared::look(&source)?;
     let Some(record) = record else {
         return Err(Error::NotAStore {

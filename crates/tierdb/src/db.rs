@@ -19,6 +19,9 @@ use tierdb_engine::{Durability, Engine, KeyRange, Snapshot, Stats, Value, Verify
 /// [`Db::close`] to see whether that succeeds. A store is open once: a second open, in this process or
 /// another, is refused with [`Error::Locked`].
 ///
+/// A child that is made by `fork` must not use its parent's `Db`, nor what comes of it: the threads are not there. It may drop it, which
+/// leaves the store to the parent.
+///
 /// Single operations are linearizable, and a [`WriteBatch`] is one operation. A write that does not name a
 /// [`Durability`] gets that of the configuration, which is to survive power loss when it returns.
 #[derive(Clone)]
@@ -28,16 +31,25 @@ pub struct Db {
 
 struct Inner {
     // Dropped in this order: the engine ends its work before another process may open the tiers.
-    engine: Box<dyn Engine>,
+    /// There until it is dropped.
+    engine: Option<Box<dyn Engine>>,
     locks: Mutex<Vec<Box<dyn DirLock>>>,
     durability: Durability,
     uuid: Uuid,
+    /// The process that opened it.
+    owner: u32,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        let Some(engine) = self.engine.take() else { return };
+        if self.owner != std::process::id() {
+            // A child made by `fork`. The threads are its parent's, and so are the files.
+            std::mem::forget(engine);
+            return;
+        }
         // There is nobody to tell; what was acknowledged is durable, and the next open recovers the rest.
-        let _ = self.engine.close();
+        let _ = engine.close();
     }
 }
 
@@ -86,7 +98,8 @@ impl Db {
         prepared.finish()?;
         let (uuid, durability) = (prepared.uuid(), prepared.durability());
         let locks = Mutex::new(prepared.into_locks());
-        Ok(Db { inner: Arc::new(Inner { engine, locks, durability, uuid }) })
+        let (engine, owner) = (Some(engine), std::process::id());
+        Ok(Db { inner: Arc::new(Inner { engine, locks, durability, uuid, owner }) })
     }
 
     /// The value of `key`, as of now.
@@ -240,8 +253,8 @@ impl Db {
     /// written to, it is an ordinary store, and is restored no more.
     ///
     /// Writes go on meanwhile. The copy is read back in full and checked before it gets its name; a crash
-    /// leaves only `<dir>.partial`, which the next checkpoint of the same name replaces, and a failure nothing. Returns when the copy
-    /// survives power loss. Costs a read of all values and a write of as many bytes, and DRAM for the index of the
+    /// leaves only `<dir>.partial`, which the next checkpoint of the same name replaces, and a failure nothing, but for that of the very
+    /// last sync: then the copy is there, and a power loss may take it. Returns when the copy survives power loss. Costs a read of all values and a write of as many bytes, and DRAM for the index of the
     /// copy, which is in memory whatever this store's tiers are.
     ///
     /// # Errors
@@ -266,6 +279,8 @@ impl Db {
 
     /// Finishes background work, makes everything durable and releases the tiers, so that the next open is
     /// quick. Later calls, through any clone, fail; a second close waits for the first and gets its result.
+    ///
+    /// Snapshots that are still open keep what the store had in memory until they are dropped.
     ///
     /// # Errors
     /// `Poisoned` or `Io`, now or by an earlier write: what was acknowledged as durable is; grouped writes since the last sync may be
@@ -293,7 +308,7 @@ impl Db {
 
     /// The engine, for what has no method here: cursors that seek, `flush`.
     pub fn engine(&self) -> &dyn Engine {
-        &*self.inner.engine
+        self.inner.engine.as_deref().expect("it is there until this is dropped")
     }
 }
 

@@ -34,7 +34,8 @@ pub const REPORT_NAME: &str = "REPAIR-REPORT.txt";
 /// Checks the closed store that `config` describes: reads everything and compares all checksums and pointers.
 ///
 /// Nothing is changed, so its media may be ones that cannot be written: where the store was not closed, recovery is done in
-/// memory only. A store that cannot be opened for damage gives a report that says so.
+/// memory only. A store that cannot be opened for damage, or since a medium does not give back what it holds, gives a report that
+/// says so.
 ///
 /// # Errors
 /// `NotFound`, `TierMissing`, `Locked` and others of opening, but none for damage.
@@ -43,8 +44,10 @@ pub fn verify_offline(config: &Config) -> Result<VerifyReport> {
         let check = Check { config, engine: remains.shape.engine };
         frozen::with_media(&remains, false, check)
     });
+    let is_damage =
+        |error: &Error| error.kind() == ErrorKind::Corrupt || matches!(error, Error::Io { op: "read", .. });
     match report {
-        Err(error) if error.kind() == ErrorKind::Corrupt => {
+        Err(error) if is_damage(&error) => {
             Ok(VerifyReport { damage: vec![damage(&error)], ..VerifyReport::default() })
         }
         other => other,

@@ -136,7 +136,8 @@ impl Prepared {
             if self.tiers.fast.is_empty() { self.tiers.flash.get(..1) } else { Some(&*self.tiers.fast) };
         let dirs: Vec<_> = tiers.unwrap_or_default().iter().map(|tier| tier.dir.clone()).collect();
         let emulated = if self.tiers.fast.is_empty() {
-            self.config.flash.first().and_then(|flash| flash.emulate.as_deref())
+            let first = self.tiers.flash.first().and_then(|tier| self.config.flash.get(tier.configured));
+            first.and_then(|flash| flash.emulate.as_deref())
         } else {
             self.config.fast.first().and_then(|fast| fast.emulate.as_deref())
         };
@@ -512,6 +513,13 @@ fn available_bytes(path: &Path) -> Result<u64> {
 /// Whether `name` is a file that an engine keeps values in.
 fn is_data(name: &str) -> bool {
     name == VALUES_NAME || tierdb_table::file_number(name).is_some()
+}
+
+/// Removes what was made of a store that could not be begun, which says nothing of itself yet.
+pub(crate) fn remove_begun(path: &Path) {
+    if !path.join(identity::NAME).exists() {
+        let _ = remove_emptied(path);
+    }
 }
 
 /// Removes a directory in which nothing is left but what counts as nothing.

@@ -5,17 +5,19 @@
 //! that a checkpoint never overwrites the last.
 
 use crate::config::{
-    Config, EngineKind, FastKind, FastTier, Slab, Valuelog, drain_latency_ns, exact, unknown_device,
+    Config, EngineKind, FastKind, FastTier, MIN_TIER, Slab, Valuelog, drain_latency_ns, exact, unknown_device,
 };
 use crate::identity::{Mode, Shape};
 use crate::tiers::PROBE_NAME;
 use std::path::Path;
-use tierdb_base::{ByteSize, Error, Result};
+use tierdb_base::{ByteSize, Error, Result, TierRole};
 use tierdb_device::Emulation;
 use tierdb_log::LoggedOptions;
 use tierdb_pmem::MappedPool;
 
 const PAGE: u64 = 4096;
+/// The least pool: what any tier of the least size, and the least memory, give.
+const LEAST_POOL: u64 = 4 << 20;
 /// The longest log: at 1 GB/s it is replayed in a quarter of a second, and written with zeros at creation
 /// in as much.
 const LOG_MAX: u64 = 256 << 20;
@@ -52,7 +54,7 @@ fn whole_pages(bytes: u64) -> u64 {
 ///
 /// # Errors
 /// `Invalid` if some of the fast tiers are byte-addressable and others are not, or one of several has less room
-/// than it is to give.
+/// than it is to give; `NoSpace` if they have hardly any.
 pub(crate) fn decide(config: &Config, room: &[u64], memory: u64, least_pool: u64) -> Result<Shape> {
     agree_with(config.engine, config)?;
     let mode = mode_of_all(config)?;
@@ -82,7 +84,24 @@ pub(crate) fn decide(config: &Config, room: &[u64], memory: u64, least_pool: u64
         }
         Mode::OneDirectory => beside_values(smallest, memory, least_pool),
     };
+    if pool_len < LEAST_POOL {
+        return Err(too_little_room(config, room));
+    }
     Ok(Shape { engine: config.engine, mode, pool_len, log_len })
+}
+
+/// The refusal to create a store whose first tiers have only `room` bytes.
+fn too_little_room(config: &Config, room: &[u64]) -> Error {
+    let fast = config.fast.iter().map(|tier| (TierRole::Fast, &tier.path));
+    let tiers = fast.chain(config.flash.iter().map(|tier| (TierRole::Flash, &tier.path)));
+    let (capacity, (tier, path)) = room
+        .iter()
+        .copied()
+        .zip(tiers)
+        .min_by_key(|(room, _)| *room)
+        .unwrap_or((0, (TierRole::Flash, &config.flash[0].path)));
+    let place = format!("{} (a new store needs {MIN_TIER} that are free there)", path.display());
+    Error::NoSpace { tier, place, used: 0, capacity }
 }
 
 /// Lengths of a logged pool and its log on block tiers of `capacity` bytes in all, of which `reserve` are not theirs.
@@ -281,7 +300,7 @@ fn agree_on(tier: &FastTier, shape: &Shape, capacity: u64) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{FlashTier, MIN_MEMORY, MIN_TIER};
+    use crate::config::{FlashTier, MIN_MEMORY};
 
     #[test]
     fn parts_fit_their_tiers_and_the_memory_at_every_size() {
@@ -309,6 +328,23 @@ mod tests {
                     let options = logged_options(&shape);
                     assert!(options.log_len >= options.buffer_bytes * LOG_BLOCKS, "{what}");
                 }
+            }
+        }
+    }
+
+    /// Nothing is written then, so the directory can be used once there is room.
+    #[test]
+    fn a_store_is_not_created_where_there_is_no_room() {
+        let flash = Config::one_directory("flash");
+        let emulated = FastTier::new("fast", ByteSize::gib(1)).with_kind(FastKind::Emulated);
+        let block = emulated.clone().with_kind(FastKind::Block);
+        for config in [flash.clone(), flash.clone().with_fast(emulated), flash.with_fast(block)] {
+            for room in [0, 4096, 1 << 20, 4 << 20] {
+                let refused = decide(&config, &[room], 1 << 30, 0).expect_err("no room");
+                let place = if config.fast.is_empty() { "flash" } else { "fast" };
+                let named = matches!(&refused, Error::NoSpace { place: named, capacity, .. }
+                    if named.starts_with(place) && *capacity == room);
+                assert!(named, "{refused}");
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::combine::Combined;
 use crate::file::{BLOCK, Dir, DirLock, OpenMode};
 use rustix::fs::{
     AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Uid, fchmod, fchown, flock, fstat, fstatfs, fsync,
-    ftruncate, open, openat, renameat, unlinkat,
+    ftruncate, open, openat, renameat, statat, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
 use std::ffi::CString;
@@ -289,7 +289,14 @@ fn present_files(dir: &OwnedFd) -> Result<Vec<CString>, Errno> {
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::read_from(dir)? {
         let entry = entry?;
-        if entry.file_type() == FileType::RegularFile {
+        let kind = match entry.file_type() {
+            FileType::Unknown => {
+                let found = statat(dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)?;
+                FileType::from_raw_mode(found.st_mode)
+            }
+            known => known,
+        };
+        if kind == FileType::RegularFile {
             names.push(entry.file_name().to_owned());
         }
     }
@@ -379,7 +386,7 @@ impl Dir for RealDir {
             // Where there is none and none can be made, nobody can have opened it to write either.
             let Some(file) = lock_to_read(&self.0.fd).map_err(error)? else { return Ok(Box::new(Unlocked)) };
             take(&file, FlockOperation::NonBlockingLockShared)?;
-            return Ok(Box::new(Lock(file)));
+            return Ok(Box::new(Lock::new(file)));
         }
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let file = openat(&self.0.fd, LOCK, flags, FILE_MODE).map_err(error)?;
@@ -387,19 +394,31 @@ impl Dir for RealDir {
         // For people, and for the error of the next one. The lock itself is what counts, on a full file system too.
         let pid = std::process::id().to_string();
         let _ = ftruncate(&file, 0).and_then(|()| pwrite(&file, pid.as_bytes(), 0));
-        Ok(Box::new(Lock(file)))
+        Ok(Box::new(Lock::new(file)))
     }
 }
 
 /// A lock on an open file description: it excludes other processes, and a second open in this one.
-struct Lock(OwnedFd);
+struct Lock {
+    file: OwnedFd,
+    /// The process that took it.
+    owner: u32,
+}
+
+impl Lock {
+    fn new(file: OwnedFd) -> Self {
+        Lock { file, owner: std::process::id() }
+    }
+}
 
 impl DirLock for Lock {}
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // A child that has inherited the descriptor would keep the lock beyond the close.
-        let _ = flock(&self.0, FlockOperation::Unlock);
+        // A child that has inherited the descriptor would keep the lock beyond the close. But it does not take the lock from its parent.
+        if self.owner == std::process::id() {
+            let _ = flock(&self.file, FlockOperation::Unlock);
+        }
     }
 }
 
@@ -469,6 +488,25 @@ mod tests {
         assert_eq!(std::fs::read(taken(0)).expect("read"), b"not ours");
         assert!(taken(1).is_symlink());
         assert_eq!(std::fs::read_dir(temp.path()).expect("list").count(), 2);
+    }
+
+    /// A child that was forked drops what it has of its parent's.
+    #[test]
+    fn a_lock_is_given_up_by_who_has_taken_it_alone() {
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let path = temp.path().join(LOCK);
+        let file = open(&path, flags, FILE_MODE).expect("open");
+        let is_free = || {
+            let other = open(&path, flags, FILE_MODE).expect("open");
+            flock(&other, FlockOperation::NonBlockingLockExclusive).is_ok()
+        };
+        flock(&file, FlockOperation::NonBlockingLockExclusive).expect("nobody has it");
+        let of_child = file.try_clone().expect("a descriptor");
+        drop(Lock { file: of_child, owner: std::process::id() + 1 });
+        assert!(!is_free());
+        drop(Lock::new(file.try_clone().expect("a descriptor")));
+        assert!(is_free());
     }
 
     #[test]

@@ -201,14 +201,17 @@ impl BlockFile for RealFile {
     fn set_len(&self, len: u64) -> Result<()> {
         self.handle.check(len, "length")?;
         let before = self.handle.len()?;
-        self.resized.fetch_add(1, Ordering::Relaxed);
-        if len <= before {
-            return self.handle.truncate(len);
-        }
-        self.handle.allocate(before, len).inspect_err(|_| {
-            // What was added before the room ran out goes again.
-            let _ = self.handle.truncate(before);
-        })
+        let done = if len <= before {
+            self.handle.truncate(len)
+        } else {
+            self.handle.allocate(before, len).inspect_err(|_| {
+                // What was added before the room ran out goes again.
+                let _ = self.handle.truncate(before);
+            })
+        };
+        // Not before: a sync on another thread would take what it has not seen for durable.
+        self.resized.fetch_add(1, Ordering::Release);
+        done
     }
 
     fn discard(&self, at: u64, len: u64) -> Result<()> {

@@ -101,8 +101,12 @@ impl<D: Dir> Device<D> {
             }
         };
         let in_file = (file.len()?.min(MAX_ADDRESS) / chunk_bytes).min(u64::from(u32::MAX)) as u32;
-        let capacity = tier.capacity / chunk_bytes * chunk_bytes;
-        if capacity < 2 * chunk_bytes {
+        let (least, mut capacity) = (2 * chunk_bytes, tier.capacity / chunk_bytes * chunk_bytes);
+        if !create {
+            // A store that is there is opened whatever its capacity is now.
+            capacity = capacity.max(least);
+        }
+        if capacity < least {
             return Err(Error::invalid(format!(
                 "a flash tier of {} bytes is too small: it must hold two chunks of {chunk_bytes} bytes",
                 tier.capacity

@@ -34,6 +34,11 @@ impl WriteBudget {
         WriteBudget(Amount::Bytes(bytes.bytes()))
     }
 
+    /// Whether it lets nothing be written.
+    pub(super) fn is_nothing(self) -> bool {
+        self.0 == Amount::Bytes(0)
+    }
+
     /// What a tier of `capacity` bytes may be written with in a day, in bytes.
     pub fn bytes_per_day(self, capacity: u64) -> u64 {
         match self.0 {

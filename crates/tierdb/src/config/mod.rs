@@ -5,6 +5,7 @@
 //! known is an error that names it, so a misspelt setting cannot be silently ignored.
 
 mod budget;
+mod machine;
 mod slab;
 mod text;
 mod tier;
@@ -65,7 +66,7 @@ pub struct Config {
     #[serde(default)]
     pub engine: EngineKind,
     /// Everything the store holds in DRAM, caches and indexes included. Default 1 GiB, or a quarter of the
-    /// machine's memory if that is less; at least 16 MiB.
+    /// memory of the machine, or of this process' control groups, if that is less; at least 16 MiB.
     ///
     /// Where no byte-addressable tier is there, half of it is kept for the write buffer and, two thirds of that half, the index, which
     /// bounds how many keys fit; it is *fixed when the store is created*. The rest is the value cache:
@@ -244,6 +245,12 @@ impl Config {
         if self.fast.len() > MAX_FAST_TIERS {
             return Err(Error::invalid(format!("fast: at most {MAX_FAST_TIERS} fast tiers are possible")));
         }
+        if let Some(tier) =
+            self.flash.iter().find(|tier| tier.write_budget.is_some_and(WriteBudget::is_nothing))
+        {
+            let place = tier.path.display();
+            return Err(Error::invalid(format!("flash.write_budget of {place}: must be more than nothing")));
+        }
         let mut seen: Vec<&Path> = Vec::new();
         for (role, path, capacity) in self.tiers() {
             let name = if role == TierRole::Fast { "fast" } else { "flash" };
@@ -319,11 +326,9 @@ fn in_words(error: &toml::de::Error) -> String {
     what
 }
 
-/// 1 GiB, or a quarter of the machine's memory if that is less.
+/// 1 GiB, or a quarter of what this process may have, if that is less.
 fn default_memory() -> ByteSize {
-    let info = rustix::system::sysinfo();
-    let total = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
-    ByteSize::gib(1).min(ByteSize(total / 4)).max(MIN_MEMORY)
+    ByteSize::gib(1).min(ByteSize(machine::memory() / 4)).max(MIN_MEMORY)
 }
 
 #[cfg(test)]

@@ -81,6 +81,11 @@ impl Slab {
 
     pub(super) fn validate(&self) -> Result<()> {
         let check = |ok: bool, what: &str| if ok { Ok(()) } else { Err(Error::invalid(what)) };
+        let too_much = |of: PinningThreshold| matches!(of, PinningThreshold::Percent(pct) if pct > 100);
+        check(
+            !self.pinning_threshold.is_some_and(too_much),
+            "slab.pinning_threshold: must be \"auto\" or 0 to 100",
+        )?;
         check(
             self.tracked_pct.is_none_or(|pct| (1..=4000).contains(&pct)),
             "slab.tracked_pct: must be 1 to 4,000",

@@ -174,6 +174,19 @@ fn what_is_no_threshold_or_budget_is_named_with_its_line_and_what_may_stand_ther
 }
 
 #[test]
+fn what_code_sets_is_checked_as_text_is() {
+    let nothing = FlashTier::new("a").with_write_budget(WriteBudget::per_day(ByteSize(0)));
+    let mut too_much = Config::one_directory("a");
+    too_much.slab.pinning_threshold = Some(PinningThreshold::Percent(101));
+    for (config, name) in
+        [(Config::new().with_flash(nothing), "flash.write_budget"), (too_much, "slab.pinning_threshold")]
+    {
+        let refused = config.validate().expect_err("out of range").to_string();
+        assert!(refused.contains(name), "{refused}");
+    }
+}
+
+#[test]
 fn there_may_be_sixteen_fast_tiers() {
     let config = |count| {
         (0..count).fold(Config::one_directory("x"), |config, number| {
