@@ -13,7 +13,7 @@ impl System for Fjall {
     }
 
     fn about(&self) -> &'static str {
-        "fjall 3, all on one SSD; block cache 3/4 of the memory, two write buffers of 1/8; no direct I/O: the page cache is \
+        "fjall 3, all on one SSD; block cache 3/4 of the memory, up to five write buffers of 1/20; no direct I/O: the page cache is \
          beyond the limit; durable: SyncData after each write"
     }
 
@@ -22,13 +22,14 @@ impl System for Fjall {
     }
 
     fn open(&self, setup: &Setup) -> Result<Box<dyn Store>, StoreError> {
-        let buffers = (setup.memory / 4).max(1 << 20);
+        // One that is written to, and four that wait to be flushed, after which writers wait.
+        let buffers = (setup.memory / 4).max(5 << 18);
         let database =
             Database::builder(setup.flash_dir.join("fjall")).cache_size(setup.memory - buffers).open()?;
         let entries = database.keyspace("entries", || {
             KeyspaceCreateOptions::default()
                 .data_block_compression_policy(CompressionPolicy::disabled())
-                .max_memtable_size(buffers / 2)
+                .max_memtable_size(buffers / 5)
         })?;
         Ok(Box::new(Open { database, entries }))
     }

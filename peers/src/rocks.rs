@@ -44,7 +44,7 @@ impl System for Rocks {
             }
             Arrangement::Tiers => {
                 "RocksDB as 'rocksdb', with its log and levels 0 and 1 on the fast tier (db_paths), sized to fill four fifths of \
-                 it, the others on flash; the fast tier is plain shared memory, without imitated latency"
+                 it, and writers held back while compactions are so far behind that they would take more; the others on flash; the fast tier is plain shared memory, without imitated latency"
             }
             Arrangement::Fast => {
                 "RocksDB as 'rocksdb', with everything on the fast tier: an upper reference that needs as much fast \
@@ -81,7 +81,7 @@ impl System for Rocks {
         let fast = setup.fast_bytes / 10 * 8;
         let mut buffer = (memory / 8).clamp(2 << 20, 64 << 20);
         if self.0 == Arrangement::Tiers {
-            buffer = buffer.min(usize::try_from(fast)? / 8);
+            buffer = buffer.min(usize::try_from(fast)? / 16);
         }
         let mut options = Options::default();
         options.create_if_missing(true);
@@ -113,6 +113,11 @@ impl System for Rocks {
                 // level 1, and a level goes where those before it leave room for the whole of it.
                 options.set_level_compaction_dynamic_level_bytes(false);
                 options.set_max_bytes_for_level_base(fast / 2);
+                // Nothing but this keeps levels 0 and 1 from taking more than the tier has while compactions are behind.
+                options.set_level_zero_slowdown_writes_trigger(8);
+                options.set_level_zero_stop_writes_trigger(10);
+                options.set_soft_pending_compaction_bytes_limit(usize::try_from(fast)? / 2);
+                options.set_hard_pending_compaction_bytes_limit(usize::try_from(fast)?);
                 let fast = DBPath::new(setup.fast_dir.join("tables"), fast)?;
                 let flash = DBPath::new(setup.flash_dir.join("tables"), u64::MAX >> 1)?;
                 options.set_db_paths(&[fast, flash]);

@@ -5,7 +5,7 @@
 
 use crate::failure::Failure;
 use crate::keys::{Distribution, Naming};
-use crate::ledger::{Ledger, MAX_WRITERS};
+use crate::ledger::{Ledger, MAX_WRITERS, VERSION_BITS};
 use crate::measure::{allocated, process_seconds};
 use crate::phase::{self, Bed, Limit, Measured, Phase};
 use crate::reference::Beside;
@@ -14,7 +14,7 @@ use crate::values::{self, Sizes, Wrong};
 use crate::workload::{Mix, Op, Scans};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tierdb_base::checksum;
 
@@ -121,8 +121,9 @@ impl Space {
 pub enum Request {
     /// The whole case. With `recovery` the process goes on writing after its answer, until it is killed.
     Measure(Case),
-    /// To open the store that a killed process has left, and check it: at least as many keys must be there.
-    Recover(Case, u64),
+    /// To open the store that a killed process has left, and check it: all keys must be there that were before it went on writing,
+    /// none at an older version than then.
+    Recover(Case),
 }
 
 /// What it answers.
@@ -251,6 +252,9 @@ pub fn run(
         ..load_phase(case)
     };
     phase::run(&bed(case, &*store, &ledger), &own(&sample), &|_, _| ())?;
+    let floors: Vec<u8> = ledger.floors(outcome.space.keys).into_iter().flat_map(u32::to_le_bytes).collect();
+    let file = floors_file(case);
+    std::fs::write(&file, floors).map_err(|e| Failure::io("cannot write", &file, e))?;
     answer(&outcome)?;
     let endless = Phase {
         name: "written until killed".to_owned(),
@@ -292,30 +296,46 @@ fn space(case: &Case, store: &dyn Store, ledger: &Ledger) -> Space {
     }
 }
 
-/// Opens the store that a killed process has left and reads all of it: `keys` keys must be there, each with a
-/// value that was once written under it. Returns the seconds that opening took.
+/// Where the process that is to be killed leaves the versions that are acknowledged, for [`recover`].
+fn floors_file(case: &Case) -> PathBuf {
+    case.setup.flash_dir.with_extension("floors")
+}
+
+/// Opens the store that a killed process has left and reads all of it: every key must be there that was acknowledged before it
+/// began what it was killed in, in order, each with a value that was once written under it and is no older than the one of then.
+/// Returns the seconds that opening took.
 ///
 /// # Errors
 /// A failure of the store, a wrong value, or a key that is missing.
-pub fn recover(systems: &Systems, case: &Case, keys: u64) -> Result<f64, Failure> {
+pub fn recover(systems: &Systems, case: &Case) -> Result<f64, Failure> {
+    let file = floors_file(case);
+    let floors = std::fs::read(&file).map_err(|e| Failure::io("cannot read", &file, e))?;
+    let floors: Vec<u32> = floors.as_chunks().0.iter().copied().map(u32::from_le_bytes).collect();
     let (store, seconds) = open(system(systems, case)?, case)?;
-    let (mut key, mut wrong, mut found) = (Vec::new(), None, 0u64);
+    let (mut key, mut last, mut wrong, mut found) = (Vec::new(), Vec::new(), None, 0u64);
     store
         .scan(b"0", usize::MAX, &mut |own, value| {
             found += 1;
-            match values::read(value, &case.sizes) {
-                Err(why) => {
-                    wrong.get_or_insert((u64::MAX, why));
-                }
-                Ok((number, _)) => {
+            let (number, why) = match values::read(value, &case.sizes) {
+                Err(why) => (u64::MAX, Some(why)),
+                Ok((number, version)) => {
                     case.naming().write(number, &mut key);
-                    if key != own {
-                        wrong.get_or_insert((number, Wrong::Misplaced));
-                    }
+                    let oldest = floors.get(number as usize).copied().unwrap_or(0);
+                    let why = if key != own || *own <= *last {
+                        Some(Wrong::Misplaced)
+                    } else {
+                        let newest = 1 << VERSION_BITS;
+                        (version < oldest).then_some(Wrong::Version { found: version, oldest, newest })
+                    };
+                    (number, why)
                 }
-            }
+            };
+            last.clear();
+            last.extend_from_slice(own);
+            wrong = wrong.take().or(why.map(|why| (number, why)));
         })
         .map_err(|source| failed(case, "scan after recovery", source))?;
+    let keys = floors.len() as u64;
     if found < keys {
         let lost = format!("{} of {keys} acknowledged keys are missing after recovery", keys - found);
         return Err(failed(case, "recovery", lost.into()));
@@ -351,4 +371,5 @@ pub fn clean(case: &Case) {
     };
     remove(&case.setup.fast_dir);
     remove(&case.setup.flash_dir);
+    let _ = std::fs::remove_file(floors_file(case));
 }

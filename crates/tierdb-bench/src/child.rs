@@ -51,7 +51,7 @@ fn measured(case: &Case, group: Option<&Group>) -> Result<Outcome, Failure> {
         if ended.code().is_some() {
             return Err(Failure::Child(format!("it ended before it was killed, with {ended}")));
         }
-        let request = Request::Recover(case.clone(), outcome.space.keys);
+        let request = Request::Recover(case.clone());
         let (mut child, answer) = ask(&request, group)?;
         let Answer::Recovered(seconds) = answer else { return Err(refused(&mut child, answer)) };
         outcome.recover_seconds = Some(seconds);
@@ -123,7 +123,7 @@ pub fn serve(
         let told = writeln!(output, "{line}").and_then(|()| output.flush());
         told.map_err(|e| Failure::io("cannot write", "standard output", e))
     };
-    let (Request::Measure(case) | Request::Recover(case, _)) = &request;
+    let (Request::Measure(case) | Request::Recover(case)) = &request;
     if case.unchecked {
         tierdb_base::checksum::leave_out_long();
     }
@@ -132,7 +132,7 @@ pub fn serve(
             reply(&Answer::Outcome(Box::new(outcome.clone())))
         })
         .err(),
-        Request::Recover(case, keys) => match case::recover(systems, &case, keys) {
+        Request::Recover(case) => match case::recover(systems, &case) {
             Ok(seconds) => return reply(&Answer::Recovered(seconds)),
             Err(failure) => Some(failure),
         },

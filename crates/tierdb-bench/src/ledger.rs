@@ -154,6 +154,11 @@ impl Ledger {
         Slot::unpack(self.word(number).load(Ordering::Acquire)).issued as u32
     }
 
+    /// The floors of keys `0..keys`.
+    pub fn floors(&self, keys: u64) -> Vec<u32> {
+        (0..keys).map(|number| self.floor(number)).collect()
+    }
+
     /// Bytes of memory it holds, which are no store's.
     pub fn memory_bytes(&self) -> u64 {
         let used = self.segments.iter().filter(|segment| segment.get().is_some()).count() as u64;

@@ -256,12 +256,12 @@ fn percent(share: f64) -> String {
 
 /// Microseconds in three digits or so.
 pub fn micros(us: f64) -> String {
-    match us {
-        us if us >= 10_000.0 => grouped(us as u64),
-        us if us >= 100.0 => format!("{us:.0}"),
-        us if us >= 10.0 => format!("{us:.1}"),
-        us if us >= 0.1 || us == 0.0 => format!("{us:.2}"),
-        us => format!("{us:.3}"),
+    match us.abs() {
+        large if large >= 10_000.0 => grouped(us as u64),
+        large if large >= 100.0 => format!("{us:.0}"),
+        some if some >= 10.0 => format!("{us:.1}"),
+        some if some >= 0.1 || some == 0.0 => format!("{us:.2}"),
+        _ => format!("{us:.3}"),
     }
 }
 

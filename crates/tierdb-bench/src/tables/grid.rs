@@ -79,11 +79,13 @@ pub(super) fn verdict(found: f64, at: f64, better: Better) -> (bool, String) {
     (false, format!("{sign} {at_text}: {off:.digits$} % {missed}"))
 }
 
-/// Targets that were met, of those that could be looked at.
+/// Targets that were met, of those that could be looked at, and others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Score {
     pub met: usize,
     pub of: usize,
+    /// Of what was not measured: a case has failed, or was not to be run.
+    pub absent: usize,
 }
 
 impl Score {
@@ -93,7 +95,13 @@ impl Score {
     }
 
     pub(super) fn text(self) -> String {
-        if self.of == 0 { String::new() } else { format!("Targets met: {} of {}.\n", self.met, self.of) }
+        let absent =
+            if self.absent == 0 { String::new() } else { format!("; not measured: {}", self.absent) };
+        if self.of + self.absent == 0 {
+            String::new()
+        } else {
+            format!("Targets met: {} of {}{absent}.\n", self.met, self.of)
+        }
     }
 }
 
@@ -263,7 +271,12 @@ impl Grid {
                 let _ = writeln!(out, "| {} |{}", row.name(), cells.collect::<String>());
             }
         }
-        if score.of > 0 {
+        let asked = self.targets.iter().map(|target| {
+            let has = |head: &&&str| self.columns.iter().any(|column| column.head == **head);
+            target.heads.iter().filter(has).count()
+        });
+        score.absent = asked.sum::<usize>() - score.of;
+        if !score.text().is_empty() {
             let _ = write!(out, "\n{}", score.text());
         }
         out
@@ -331,13 +344,13 @@ mod tests {
             "| **CPU, peer / ours** | 2.50 (≥ 2.5: met) | 2.50 |",
             "| ours, bytes to flash for each byte | 2.00 (≤ 1.3: 54 % over) | 2.00 |",
             "| **bytes to flash, ours / peer** | 0.40 | 0.40 |",
-            "Targets met: 2 of 4.",
+            "Targets met: 2 of 4; not measured: 1.",
         ] {
             assert!(text.lines().any(|own| own == line), "{line}\n{text}");
         }
         assert!(
             !text.contains("absent") && !text.contains("p99"),
-            "nothing stands for what was not measured: {text}"
+            "no row stands for what was not measured: {text}"
         );
     }
 
