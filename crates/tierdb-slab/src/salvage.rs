@@ -129,7 +129,7 @@ fn fast_tier<P: Pool>(
             && heap.head(at).is_err()
             && (heap.may_have_parts(at) || mends < MOST_HEADS)
         {
-            mends += 1;
+            mends += u32::from(!heap.may_have_parts(at));
             if let Some((_, mended)) = heap.mend(at, mark) {
                 let mut stage = Stage::new(&*heap.pool);
                 stage.write(mended.at, &mended.bytes);

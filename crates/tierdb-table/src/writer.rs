@@ -16,7 +16,6 @@ use crate::id::TableId;
 use crate::index;
 use crate::table::Table;
 use std::cmp::Ordering;
-use std::io::ErrorKind;
 use tierdb_base::{Error, Result, Seqno, check_key, check_value, mutant};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Dir, Metered, OpenMode};
 
@@ -230,14 +229,8 @@ impl<D: Dir> Writer<D> {
         let end = self.written + len as u64;
         if end > self.allocated {
             let wanted = end.max(self.allocated + self.allocate);
-            self.allocated = match self.file.file().set_len(wanted) {
-                // What is left may do for the last table that has to be written.
-                Err(Error::Io { source, .. }) if source.kind() == ErrorKind::StorageFull && wanted > end => {
-                    self.file.file().set_len(end)?;
-                    end
-                }
-                done => done.map(|()| wanted)?,
-            };
+            self.file.file().set_len(wanted)?;
+            self.allocated = wanted;
         }
         self.pages.resize(len)?;
         self.pages.copy_from_slice(&self.out[..len]);

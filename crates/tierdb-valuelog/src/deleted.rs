@@ -33,6 +33,11 @@ impl DeletedKeys {
         }
     }
 
+    /// The entry of the first one, as [`DeletedKeys::pop`] would take it out.
+    pub fn due(&self, oldest: Seqno) -> Option<u64> {
+        self.order.front().filter(|first| first.since <= oldest).map(|first| first.entry)
+    }
+
     /// Takes out the first one, with its entry, if it came before `oldest`, the oldest open snapshot.
     pub fn pop(&mut self, oldest: Seqno) -> Option<(u64, Box<[u8]>)> {
         let Deleted { entry, .. } = self.order.pop_front_if(|first| first.since <= oldest)?;
@@ -81,7 +86,8 @@ mod tests {
         assert_eq!(deleted.len(), 2);
         assert!(deleted.memory_bytes() < 4096, "{} bytes", deleted.memory_bytes());
         assert_eq!(deleted.pop(0), Some((7, b"next"[..].into())));
-        assert_eq!(deleted.pop(2), None, "a snapshot may see it");
+        assert_eq!((deleted.due(2), deleted.pop(2)), (None, None), "a snapshot may see it");
+        assert_eq!(deleted.due(3), Some(8));
         assert_eq!(deleted.pop(3), Some((8, b"other"[..].into())));
         assert!(deleted.is_empty() && deleted.key_bytes == 0 && deleted.keys.is_empty());
     }

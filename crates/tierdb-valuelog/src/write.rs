@@ -232,8 +232,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
     ) {
         let kept = self.versions.keep(entry, seqno, old);
         // In a log, what was published first is durable first, so that a grouped write need not be made
-        // durable by its readers, unless it replaces one that must be: a snapshot may still see that.
-        let dirty = durability == Durability::Durable || !self.ordered || old.is_dirty();
+        // durable by its readers, unless it replaces one that must be, and that a snapshot still sees.
+        let dirty = durability == Durability::Durable || !self.ordered || kept && old.is_dirty();
         self.hsit.publish(entry, if dirty { new.dirty() } else { new });
         // Of this and whoever caches the old record, one sees what the other stored.
         fence(SeqCst);
@@ -345,7 +345,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn purge_deleted(&self) {
         let waiting = self.deleted.lock().len();
         for _ in 0..waiting {
-            if self.pool.admit(ADMIT_BYTES).is_err() {
+            let Some(entry) = self.deleted.lock().due(self.versions.oldest()) else { return };
+            // A grouped delete has nobody else who would clear the mark that it may have.
+            let word = self.hsit.word(entry);
+            let is_marked = word.place() == Place::None && word.is_dirty();
+            if is_marked && self.hsit.persist(entry, word).is_err() || self.pool.admit(ADMIT_BYTES).is_err() {
                 return;
             }
             // Locked until it is done: who counts keys finds each either here, or not in the index.

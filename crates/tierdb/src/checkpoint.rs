@@ -21,7 +21,8 @@ use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::Path;
 use tierdb_base::{
-    ByteSize, Error, Location, MAX_KEY_BYTES, Result, TierRole, Uuid, checksum, checksum_parts, matches,
+    ByteSize, Error, ErrorKind, Location, MAX_KEY_BYTES, Result, TierRole, Uuid, checksum, checksum_parts,
+    matches,
 };
 use tierdb_device::Dir;
 use tierdb_engine::{Cursor, Damage, Durability, Engine, KeyRange, WriteBatch};
@@ -275,8 +276,9 @@ pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied
     let (mut prepared, copied) = loop {
         config.memory = Some(ByteSize(pool * 2));
         let was_there = partial.exists();
-        let mut prepared = Prepared::begin(&config, Intent::CreateNew, Some(pool)).inspect_err(|_| {
-            if !was_there {
+        let mut prepared = Prepared::begin(&config, Intent::CreateNew, Some(pool)).inspect_err(|error| {
+            // Nobody else is at work there, who would have refused this one.
+            if !was_there && error.kind() == ErrorKind::NoSpace {
                 setup::remove_begun(&partial);
             }
         })?;

@@ -10,7 +10,6 @@ use tierdb_base::{Error, TierRole};
 use tierdb_engine::conformance::harm::Rig;
 use tierdb_engine::{Durability, Engine, KeyRange, WriteBatch};
 use tierdb_sim::{FaultKind, FaultPlan, Ops};
-use tierdb_valuelog::Background;
 
 /// What is given up comes back when no reader of the process is left. Some of these tests are readers that stand still, as is one of
 /// crashes, so that one runs at a time.
@@ -67,21 +66,6 @@ fn batches_wait_for_what_readers_hold() {
         batch.put(key(number), *b"v")?;
         engine.write(&batch, Durability::Durable)
     });
-}
-
-/// What a reader holds is waited for, but not as long as that stands still.
-#[test]
-fn puts_are_refused_where_a_reader_stays() {
-    let _alone = alone();
-    let rig =
-        Rig::new(Sizes { flash: vec![8 << 20], background: Background::Threads, ..Sizes::tiny() }, None);
-    let engine = &*rig.open(&rig.empty_world()).expect("a new store");
-    let put = |number: u64| engine.put(b"key", &[number as u8; 1000], Durability::Durable);
-    let reader = crossbeam_epoch::pin();
-    let refused = std::thread::scope(|scope| scope.spawn(|| fill(1 << 20, put)).join().expect("no panic"));
-    assert!(refused < 1 << 20, "nothing came back, and all was taken");
-    drop(reader);
-    put(refused).expect("the reader has gone");
 }
 
 fn is_flash_full(result: &tierdb_base::Result<()>) -> bool {

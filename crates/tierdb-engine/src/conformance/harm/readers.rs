@@ -90,15 +90,17 @@ enum Read {
     Replaced,
 }
 
-/// What [`Read::Replaced`] writes.
-const LATER: &[u8] = b"later";
+/// What [`Read::Replaced`] writes in its n-th round.
+fn later(round: u64) -> Vec<u8> {
+    format!("later {round}").into_bytes()
+}
 
 impl Read {
     const ALL: [Read; 6] =
         [Read::Get, Read::GetInCrowd, Read::MultiGet, Read::Scan, Read::ScanBack, Read::Replaced];
 
-    /// The value of each of `keys`.
-    fn of(self, engine: &dyn Engine, keys: &[&[u8]]) -> Vec<Option<Value>> {
+    /// The value of each of `keys`, in the n-th round.
+    fn of(self, engine: &dyn Engine, keys: &[&[u8]], round: u64) -> Vec<Option<Value>> {
         let scanned = || {
             let mut cursor = engine.cursor(KeyRange::all(), None).expect("a cursor");
             let mut step = || if let Read::ScanBack = self { cursor.prev() } else { cursor.next() };
@@ -127,7 +129,8 @@ impl Read {
             Read::Scan | Read::ScanBack => scanned(),
             Read::Replaced => {
                 let snapshot = engine.snapshot().expect("a whole store is read");
-                keys.iter().for_each(|key| engine.put(key, LATER, Durability::Grouped).expect("room"));
+                let put = |key: &&[u8]| engine.put(key, &later(round), Durability::Grouped).expect("room");
+                keys.iter().for_each(put);
                 let old = |key: &&[u8]| engine.get_at(key, &snapshot).expect("a whole store is read");
                 keys.iter().map(old).collect()
             }
@@ -225,17 +228,18 @@ fn watch<S: Sizes>(rig: &Rig<S>, write: Write, read: Read, on_flash: bool) -> Re
     });
     thread::scope(|scope| {
         let writer = scope.spawn(write_it);
-        let mut outcome = Ok(());
+        let (mut outcome, mut round) = (Ok(()), 0);
         while meeting.is_asked() {
-            let found = read.of(engine, &keys);
+            round += 1;
+            let found = read.of(engine, &keys, round);
             let point = world.capture();
             meeting.has_read();
             if outcome.is_ok() && is_new(&found, &change).any(|is_new| is_new) {
                 let left = rig.open(&point.nothing()).map_err(|error| error.to_string());
                 outcome = left.and_then(|left| {
-                    let lasting = Read::Get.of(&*left, &keys);
+                    let lasting = Read::Get.of(&*left, &keys, round);
                     // Or what replaced it.
-                    let is_later = |found: &Option<Value>| found.as_deref() == Some(LATER);
+                    let is_later = |found: &Option<Value>| found.as_deref() == Some(&later(round)[..]);
                     let lasts = |(found, is_new): (&_, bool)| is_new || is_later(found);
                     lasting
                         .iter()
