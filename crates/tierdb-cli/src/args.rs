@@ -63,7 +63,7 @@ pub enum Command {
     /// Print the entries of a range, in key order
     ///
     /// --format text prints KEY, a tab and VALUE, each in the escaped form: a backslash is \\, a tab \t, a
-    /// line feed \n, a carriage return \r; control characters and bytes that are not UTF-8 are \xNN. hex
+    /// line feed \n, a carriage return \r; control characters, U+FEFF and bytes that are not UTF-8 are \xNN. hex
     /// prints both in hexadecimal digits. jsonl prints {"key":...,"value":...}, with key_hex or value_hex
     /// for what is not UTF-8.
     #[command(after_help = "Examples:
