@@ -1,7 +1,7 @@
 //! Keys and values as text: escapes that lose nothing, hexadecimal digits, and numbers for people.
 //!
 //! The escaped form of any bytes is one line without tabs: a backslash is `\\`, a tab `\t`, a line feed
-//! `\n`, a carriage return `\r`; control characters and bytes that are not UTF-8 are `\xNN`; everything
+//! `\n`, a carriage return `\r`; control characters, U+FEFF and bytes that are not UTF-8 are `\xNN`; everything
 //! else stands for itself. Since every backslash is doubled, reading it back gives the same bytes.
 
 use crate::exit::Failure;

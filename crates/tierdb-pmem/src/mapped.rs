@@ -5,7 +5,7 @@ use crate::mapping::{Reservation, is_dax};
 use crate::pool::{Lsn, PersistenceDomain, Pool};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstat, fsync, ftruncate};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::MapFlags;
 use std::path::Path;
 use std::sync::Arc;
@@ -57,7 +57,8 @@ impl Part {
         let have = fstat(&file).map_err(|e| io("stat", e))?.st_size as u64;
         if have == 0 {
             ftruncate(&file, len).map_err(|e| io("resize", e))?;
-            if let Err(errno) = allocate(&file, len) {
+            let allocated = retry_on_intr(|| fallocate(&file, FallocateFlags::empty(), 0, len));
+            if let Err(errno) = allocated {
                 // A store to a page that has no space would end the process.
                 let _ = ftruncate(&file, 0);
                 return Err(io("allocate", errno));
@@ -75,16 +76,6 @@ impl Part {
 
     fn error(&self, op: &'static str, errno: Errno) -> Error {
         Error::io(op, self.name.clone(), 0, errno.into())
-    }
-}
-
-/// Takes the space of a file of `len` bytes.
-fn allocate(file: &OwnedFd, len: u64) -> Result<(), Errno> {
-    loop {
-        match fallocate(file, FallocateFlags::empty(), 0, len) {
-            Err(Errno::INTR) => {}
-            done => return done,
-        }
     }
 }
 

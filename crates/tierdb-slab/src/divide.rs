@@ -153,6 +153,7 @@ mod tests {
         core.divide_if_due();
         assert_eq!(core.router.read().parts.len(), 2);
     }
+
     /// Readers wait for what a writer has not been told of yet, wherever the key has gone, and no longer than it has not.
     #[test]
     fn writes_on_their_way_are_settled_where_their_keys_have_gone() {

@@ -8,12 +8,13 @@
 use crate::heap::Heap;
 use crate::record::{HEADER, Head};
 use crate::slabs::Mark;
-use tierdb_pmem::Pool;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tierdb_pmem::{Pool, Stage};
 
 /// Longer heads are not tried: 255 tries for each byte, of which each sums all of them.
 const MOST_BYTES: usize = 512;
 /// Heads of values that lie in their slots for which an open tries at the most: about 5 ms of processor time each.
-pub const MOST_HEADS: u32 = 256;
+const MOST_HEADS: u32 = 256;
 
 /// Where a head with one wrong byte is, and the bytes that it should have.
 pub struct Mended {
@@ -29,8 +30,24 @@ fn head_of(seed: u64, at: u64, bytes: &[u8], mark: Mark) -> Option<(Head, usize)
 }
 
 impl<P: Pool> Heap<P> {
-    /// The head of the live record at byte `at`, whose word has this `mark`, if one byte of it is wrong.
-    pub fn mend(&self, at: u64, mark: Mark) -> Option<(Head, Mended)> {
+    /// The head of the live record at byte `at`, whose word has this `mark`, if one byte of it is wrong. Of those with parts each one is
+    /// tried: as long as it is doubtful these are free, and it must not claim them once others have them. Of others so many as `tried`
+    /// counts, at the most.
+    pub fn mend(&self, tried: &AtomicU32, at: u64, mark: Mark) -> Option<(Head, Mended)> {
+        let tries = self.may_have_parts(at) || tried.fetch_add(1, Ordering::Relaxed) < MOST_HEADS;
+        tries.then(|| self.try_bytes(at, mark)).flatten()
+    }
+
+    /// Writes heads as they should be.
+    pub fn write_mended(&self, mended: &[Mended]) {
+        if !mended.is_empty() {
+            let mut stage = Stage::new(&*self.pool);
+            mended.iter().for_each(|mended| stage.write(mended.at, &mended.bytes));
+            let _drained = stage.drain();
+        }
+    }
+
+    fn try_bytes(&self, at: u64, mark: Mark) -> Option<(Head, Mended)> {
         let slot = self.slabs.slot_bytes(at)?;
         let mut bytes = vec![0; MOST_BYTES.min(slot as usize)];
         self.pool.read(at, &mut bytes).ok()?;

@@ -150,11 +150,7 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
     let class_words = find_classes(&heap, &unknown_slabs)?;
     let scan = scan(&heap, options.recovery_threads)?;
     let knows_tables = unknown_slabs.is_empty() && scan.knows_tables();
-    if !scan.mended.is_empty() {
-        let mut stage = Stage::new(&*pool);
-        scan.mended.iter().for_each(|mended| stage.write(mended.at, &mended.bytes));
-        let _drained = stage.drain();
-    }
+    heap.write_mended(&scan.mended);
     let newly = scan.newly_lost.into_iter().map(|(at, mark)| LostSlot { at, mark, bound: last });
     let newly: Vec<LostSlot> = newly.collect();
     let lost = Lost::new(scan.lost.into_iter().chain(newly.iter().copied()).collect());

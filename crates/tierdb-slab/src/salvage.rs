@@ -6,15 +6,15 @@ use crate::config::Options;
 use crate::flash::{Flash, TableFile, TableRecord};
 use crate::heap::Heap;
 use crate::layout::Layout;
-use crate::mend::MOST_HEADS;
 use crate::record::Kind;
 use crate::scan::find_classes;
 use crate::slabs::{Commit, Mark, Slabs};
 use std::collections::HashSet;
+use std::sync::atomic::AtomicU32;
 use tierdb_base::{Result, Seqno};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::{KeyRange, Media};
-use tierdb_pmem::{Pool, Stage};
+use tierdb_pmem::Pool;
 use tierdb_table::Source;
 
 /// A version that was found.
@@ -123,20 +123,17 @@ fn fast_tier<P: Pool>(
         }
     }
     let mut versions = Vec::new();
-    let mut mends = 0;
+    let mends = AtomicU32::new(0);
     for (at, commit) in (0..heap.slabs.count()).flat_map(|slab| heap.slabs.words(slab)) {
-        if let Commit::Live(mark) = commit
+        let mut read = heap.read(at);
+        if let (Commit::Live(mark), Err(_)) = (commit, &read)
             && heap.head(at).is_err()
-            && (heap.may_have_parts(at) || mends < MOST_HEADS)
+            && let Some((_, mended)) = heap.mend(&mends, at, mark)
         {
-            mends += u32::from(!heap.may_have_parts(at));
-            if let Some((_, mended)) = heap.mend(at, mark) {
-                let mut stage = Stage::new(&*heap.pool);
-                stage.write(mended.at, &mended.bytes);
-                let _drained = stage.drain();
-            }
+            heap.write_mended(&[mended]);
+            read = heap.read(at);
         }
-        let (head, value) = match (commit, heap.read(at)) {
+        let (head, value) = match (commit, read) {
             (Commit::Live(mark), Ok((head, value))) if mark == Mark::new(&head.key, head.seqno) => {
                 (head, value)
             }

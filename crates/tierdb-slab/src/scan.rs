@@ -12,7 +12,7 @@
 use crate::flash::TableRecord;
 use crate::heap::Heap;
 use crate::lost::LostSlot;
-use crate::mend::{MOST_HEADS, Mended};
+use crate::mend::Mended;
 use crate::record::{Head, Kind};
 use crate::slabs::{Commit, Mark};
 use parking_lot::Mutex;
@@ -94,10 +94,9 @@ impl Scan {
                 self.lost.push(LostSlot::decode(at, mark, &value).ok_or_else(|| heap.damaged(at))?);
             }
             (Commit::Live(mark), head) => {
-                // Of those with parts each one: as long as it is doubtful these are free, and it must not claim them once others have them.
-                let tries = head.is_err()
-                    && (heap.may_have_parts(at) || mends.fetch_add(1, Ordering::Relaxed) < MOST_HEADS);
-                if let Some((head, mended)) = tries.then(|| heap.mend(at, mark)).flatten() {
+                if head.is_err()
+                    && let Some((head, mended)) = heap.mend(mends, at, mark)
+                {
                     self.records.push((at, head));
                     self.mended.push(mended);
                     return Ok(());

@@ -334,7 +334,6 @@ impl<P: Pool> Hsit<P> {
     /// Lets the entries whose keys have left the index wait for the operations that are running now. They do not wait on the threads that
     /// have removed the keys, each of which may do nothing else for long.
     pub fn free_gathered(&self) {
-        let guard = crossbeam_epoch::pin();
         let gathered = {
             let mut free = self.free.lock();
             free.waiting += free.gathered.len() as u64;
@@ -343,7 +342,7 @@ impl<P: Pool> Hsit<P> {
         if gathered.is_empty() {
             return;
         }
-        let free = self.free.clone();
+        let (guard, free) = (crossbeam_epoch::pin(), self.free.clone());
         guard.defer(move || {
             let mut free = free.lock();
             free.waiting -= gathered.len() as u64;

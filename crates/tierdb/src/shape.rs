@@ -10,7 +10,7 @@ use crate::config::{
 use crate::identity::{Mode, Shape};
 use crate::tiers::PROBE_NAME;
 use std::path::Path;
-use tierdb_base::{ByteSize, Error, Result, TierRole};
+use tierdb_base::{ByteSize, Error, Result};
 use tierdb_device::Emulation;
 use tierdb_log::LoggedOptions;
 use tierdb_pmem::MappedPool;
@@ -92,14 +92,9 @@ pub(crate) fn decide(config: &Config, room: &[u64], memory: u64, least_pool: u64
 
 /// The refusal to create a store whose first tiers have only `room` bytes.
 fn too_little_room(config: &Config, room: &[u64]) -> Error {
-    let fast = config.fast.iter().map(|tier| (TierRole::Fast, &tier.path));
-    let tiers = fast.chain(config.flash.iter().map(|tier| (TierRole::Flash, &tier.path)));
-    let (capacity, (tier, path)) = room
-        .iter()
-        .copied()
-        .zip(tiers)
-        .min_by_key(|(room, _)| *room)
-        .unwrap_or((0, (TierRole::Flash, &config.flash[0].path)));
+    let tiers = room.iter().copied().zip(config.tiers());
+    let least = tiers.min_by_key(|(room, _)| *room);
+    let (capacity, (tier, path, _)) = least.expect("there is a tier");
     let place = format!("{} (a new store needs {MIN_TIER} that are free there)", path.display());
     Error::NoSpace { tier, place, used: 0, capacity }
 }

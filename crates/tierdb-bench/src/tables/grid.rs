@@ -276,8 +276,9 @@ impl Grid {
             target.heads.iter().filter(has).count()
         });
         score.absent = asked.sum::<usize>() - score.of;
-        if !score.text().is_empty() {
-            let _ = write!(out, "\n{}", score.text());
+        let said = score.text();
+        if !said.is_empty() {
+            let _ = write!(out, "\n{said}");
         }
         out
     }

@@ -1,6 +1,6 @@
 //! Lines of JSON.
 
-use super::lines::{Line, Lines};
+use super::lines::{Line, Lines, without_mark};
 use super::{Found, Source};
 use crate::args::Load;
 use crate::exit::Failure;
@@ -33,11 +33,7 @@ impl Source for JsonLines {
                 None => return Ok(None),
                 Some(Line::TooLong(number)) => (number, Err("the line is too long for an entry".to_owned())),
                 Some(Line::Whole(number, line)) => {
-                    let line = match line.strip_prefix("\u{feff}".as_bytes()) {
-                        Some(rest) if number == 1 => rest,
-                        _ => line,
-                    };
-                    let line = line.trim_ascii();
+                    let line = without_mark(number, line).trim_ascii();
                     if line.is_empty() {
                         continue;
                     }

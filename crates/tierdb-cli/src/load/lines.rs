@@ -25,6 +25,11 @@ pub enum Line<'a> {
     TooLong(u64),
 }
 
+/// Line `number` without the mark that some editors begin a file with, and which is no part of the text.
+pub fn without_mark(number: u64, line: &[u8]) -> &[u8] {
+    line.strip_prefix("\u{feff}".as_bytes()).filter(|_| number == 1).unwrap_or(line)
+}
+
 impl Lines {
     /// Lines of `from`, which is called `name` in messages.
     pub fn new(from: Box<dyn Read>, name: &str) -> Self {

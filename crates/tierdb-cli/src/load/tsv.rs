@@ -1,6 +1,6 @@
 //! Lines of key, tab and value.
 
-use super::lines::{Line, Lines};
+use super::lines::{Line, Lines, without_mark};
 use super::{Found, Source};
 use crate::exit::Failure;
 use crate::text::unescape;
@@ -24,9 +24,7 @@ impl Source for Tsv {
         let raw = self.raw;
         Ok(self.lines.next()?.map(|line| match line {
             Line::Whole(number, line) => {
-                // What some editors begin a file with.
-                let mark = "\u{feff}".as_bytes();
-                let line = line.strip_prefix(mark).filter(|_| number == 1 && !raw).unwrap_or(line);
+                let line = if raw { line } else { without_mark(number, line) };
                 (number, entry(line, raw).unwrap_or_else(Found::Malformed))
             }
             Line::TooLong(number) => (number, Found::Malformed("the line is too long for an entry".into())),

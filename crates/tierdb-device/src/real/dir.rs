@@ -7,8 +7,8 @@ use crate::buf::AlignedBuf;
 use crate::combine::Combined;
 use crate::file::{BLOCK, Dir, DirLock, OpenMode};
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Uid, fchmod, fchown, flock, fstat, fstatfs, fsync,
-    ftruncate, open, openat, renameat, statat, unlinkat,
+    AtFlags, DirEntry, FileType, FlockOperation, Gid, Mode, OFlags, Uid, fchmod, fchown, flock, fstat,
+    fstatfs, fsync, ftruncate, open, openat, renameat, statat, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
 use std::ffi::CString;
@@ -284,19 +284,22 @@ fn nameless_file(dir: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     }
 }
 
+/// Whether `entry` of `dir` is a file: no link to one, and not one that has gone since. Not every file system says so at once.
+fn is_file(dir: &OwnedFd, entry: &DirEntry) -> bool {
+    let kind = match entry.file_type() {
+        FileType::Unknown => statat(dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
+            .map_or(FileType::Unknown, |found| FileType::from_raw_mode(found.st_mode)),
+        known => known,
+    };
+    kind == FileType::RegularFile
+}
+
 /// The names of the files that are there.
 fn present_files(dir: &OwnedFd) -> Result<Vec<CString>, Errno> {
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::read_from(dir)? {
         let entry = entry?;
-        let kind = match entry.file_type() {
-            FileType::Unknown => {
-                let found = statat(dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)?;
-                FileType::from_raw_mode(found.st_mode)
-            }
-            known => known,
-        };
-        if kind == FileType::RegularFile {
+        if is_file(dir, &entry) {
             names.push(entry.file_name().to_owned());
         }
     }
@@ -346,11 +349,7 @@ impl Dir for RealDir {
         for entry in rustix::fs::Dir::read_from(&self.0.fd).map_err(error)? {
             let entry = entry.map_err(error)?;
             let Ok(name) = entry.file_name().to_str() else { continue };
-            let is_file = match entry.file_type() {
-                FileType::Unknown => self.0.path.join(name).is_file(),
-                kind => kind == FileType::RegularFile,
-            };
-            if is_file && name != LOCK {
+            if is_file(&self.0.fd, &entry) && name != LOCK {
                 names.push(name.to_owned());
             }
         }
