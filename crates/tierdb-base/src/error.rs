@@ -68,7 +68,8 @@ pub enum ErrorKind {
     NoSpace,
     /// A write to media failed and its outcome is unknown. Reads go on; reopen to write again.
     Poisoned,
-    /// The operating system refused an operation; nothing was acknowledged. Retrying may help.
+    /// The operating system refused an operation; nothing was acknowledged. After a read, retrying may help. A write of an open store
+    /// that fails makes it read-only ([`ErrorKind::Poisoned`] from then on): its outcome is known when the store is opened again.
     Io,
     /// The machine or the mode cannot do this.
     Unsupported,
@@ -95,7 +96,7 @@ pub enum Error {
         limit: u64,
     },
     /// No store at this path.
-    #[error("no store at {path}: {hint}")]
+    #[error("nothing to open at {path}: {hint}")]
     NotFound {
         /// The path that was opened.
         path: PathBuf,
@@ -103,7 +104,7 @@ pub enum Error {
         hint: &'static str,
     },
     /// Files are there, but they are not a TierDB tier.
-    #[error("{path} is not a TierDB store: {why}")]
+    #[error("{path} cannot be used: {why}")]
     NotAStore {
         /// The path that was opened.
         path: PathBuf,

@@ -9,6 +9,11 @@ pub const MIN_KEY_BYTES: usize = 16;
 /// The ranks that YCSB's scrambled zipfian draws from, whatever the number of keys.
 const SCRAMBLED_RANKS: u64 = 10_000_000_000;
 
+/// Bytes of a tail by which keys of one length on average differ, on average and at the most: six standard deviations of the sum of three
+/// draws.
+const MEAN_TAIL: usize = 11;
+const LONGEST_TAIL: f64 = 22.2;
+
 /// FNV-1a over the eight bytes of a number, as YCSB's `Utils.fnvhash64` computes it.
 pub fn fnv(mut number: u64) -> u64 {
     let mut hash: u64 = 0xCBF2_9CE4_8422_2325;
@@ -33,8 +38,9 @@ impl Naming {
         Naming { bytes, places: None }
     }
 
-    /// Keys of `bytes` bytes, of which those of the first `keys` numbers are the places `0..keys` in key order, so
-    /// that neighbours are known. Numbers from there on are their own places.
+    /// Keys of `bytes` bytes on average, of which those of the first `keys` numbers are the places `0..keys` in key order, so
+    /// that neighbours are known. Numbers from there on are their own places. Lengths are spread as those of ZippyDB's keys
+    /// (47.9 bytes, standard deviation 3.7: Cao et al., FAST '20, table 2) where `bytes` leaves room for that.
     pub fn placed(bytes: usize, keys: u64) -> Self {
         Naming { bytes, places: Some(Places::new(keys)) }
     }
@@ -51,10 +57,21 @@ impl Naming {
     pub fn write(&self, number: u64, key: &mut Vec<u8>) {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let name = self.name(number);
+        let spread = self.places.is_some() && self.bytes >= MIN_KEY_BYTES + MEAN_TAIL;
+        let (tail, least) = if spread { (tail(number), MEAN_TAIL) } else { (0, 0) };
+        let head = self.bytes - MIN_KEY_BYTES - least;
         key.clear();
-        key.extend((MIN_KEY_BYTES..self.bytes).map(|i| b"user"[i % 4]));
+        key.extend((0..head).map(|i| b"user"[i % 4]));
         key.extend((0..16).rev().map(|digit| DIGITS[(name >> (digit * 4) & 15) as usize]));
+        // Behind what tells keys apart, it changes nothing about their order.
+        key.extend(std::iter::repeat_n(b'.', tail));
     }
+}
+
+/// Bytes of the tail of the key of `number`: the sum of three draws, and so nearly normal, with a standard deviation of 3.7.
+fn tail(number: u64) -> usize {
+    let draw = |third: u32| (fnv(number) >> (16 * third) & 0xffff) as f64 / 65536.0 * LONGEST_TAIL / 3.0;
+    (0..3).map(draw).sum::<f64>().round() as usize
 }
 
 /// A permutation of `0..n` that takes neighbours far apart.
@@ -301,8 +318,26 @@ mod tests {
             assert_eq!(key.len(), 16);
             assert!(seen.insert(key.clone()));
         }
-        Naming::placed(48, 100).write(7, &mut key);
-        assert_eq!(key.len(), 48);
+        Naming::placed(20, 100).write(7, &mut key);
+        assert_eq!(key.len(), 20);
+    }
+
+    #[test]
+    fn keys_of_mixgraph_are_of_the_lengths_of_zippydb_and_in_the_order_of_their_places() {
+        let naming = Naming::placed(48, 20_000);
+        let mut keys: Vec<(u64, Vec<u8>)> = (0..20_000)
+            .map(|number| {
+                let mut key = Vec::new();
+                naming.write(number, &mut key);
+                (naming.name(number), key)
+            })
+            .collect();
+        let lengths = || keys.iter().map(|(_, key)| key.len() as f64);
+        let mean = lengths().sum::<f64>() / 20_000.0;
+        let deviation = (lengths().map(|len| (len - mean).powi(2)).sum::<f64>() / 20_000.0).sqrt();
+        assert!((47.8..48.3).contains(&mean) && (3.5..3.9).contains(&deviation), "{mean} and {deviation}");
+        keys.sort_by(|(_, one), (_, other)| one.cmp(other));
+        assert!(keys.iter().map(|(place, _)| *place).eq(0..20_000));
     }
 
     #[test]

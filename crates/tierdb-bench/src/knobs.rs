@@ -70,6 +70,8 @@ pub struct Knobs {
     pub pinned: Option<Pinned>,
     /// The share of the tracked keys, in percent, of which the fast tier keeps clean copies.
     pub copied_pct: Option<u8>,
+    /// Popular keys come to the fast tier by migrations alone, as in the paper (PrismDB §4.4.4).
+    pub promotes_by_migration: bool,
     /// Keys that are tracked, in percent of those that the fast tier would hold if each took 1 KiB.
     pub tracked_pct: Option<u16>,
     /// Partitions of the key space.
@@ -112,6 +114,7 @@ impl Knobs {
             (self.choices.is_some(), "how many ranges are compared"),
             (self.pinned.is_some(), "the pinning threshold"),
             (self.copied_pct.is_some(), "the share of copies"),
+            (self.promotes_by_migration, "what brings popular keys to the fast tier"),
             (self.tracked_pct.is_some(), "how many keys are tracked"),
             (self.partitions.is_some(), "partitions"),
             (self.levels.is_some(), "levels of tables"),

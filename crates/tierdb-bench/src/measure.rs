@@ -10,9 +10,9 @@ fn seconds(clock: ClockId) -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Seconds of processor time that all threads of the process have used.
+/// Seconds of processor time that all threads of the process have used, but for what the waiting for imitated devices took.
 pub fn process_seconds() -> f64 {
-    seconds(ClockId::ProcessCPUTime)
+    seconds(ClockId::ProcessCPUTime) - tierdb_device::imitation_cpu().as_secs_f64()
 }
 
 /// Seconds of processor time that the calling thread has used.

@@ -117,6 +117,9 @@ pub(crate) fn slab_options(setup: &Setup, pool_len: u64) -> tierdb_slab::Options
     options.copied_pct = knobs.copied_pct.or(options.copied_pct);
     options.levels = knobs.levels.or(options.levels);
     options.table_bytes = knobs.table_bytes.unwrap_or(options.table_bytes);
+    if knobs.promotes_by_migration {
+        options.promotion = tierdb_slab::Promotion::ByMigration;
+    }
     match knobs.metric {
         None => {}
         Some(Metric::SampledM) => options.metric = tierdb_slab::Metric::SampledM,

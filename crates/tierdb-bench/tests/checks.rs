@@ -240,10 +240,12 @@ fn what_was_due_before_the_end_counts_though_the_store_stalls_beyond_it() {
         let reads = phase(Mix::only(Op::Read), Distribution::Uniform, Limit::Seconds(seconds));
         run(&store, &ledger, &Phase { threads: 1, rate: Some(rate), ..reads }).expect("run")
     };
-    // About 50 are due between the one that stalls, at 0.2 s, and the end; the stall ends 50 ms after that or later.
-    let late = stalled(500.0, 0.3, 150);
-    let counted = longer(&late, 45_000.0);
-    assert!((30.0..90.0).contains(&counted), "{counted} of {}", late.ops);
+    sooner_or_later("a stall up to the end", || {
+        // About 50 are due between the one that stalls, at 0.2 s, and the end; the stall ends 50 ms after that or later.
+        let late = stalled(500.0, 0.3, 150);
+        let counted = longer(&late, 45_000.0);
+        if (30.0..90.0).contains(&counted) { Ok(()) } else { Err(format!("{counted} of {}", late.ops)) }
+    });
     // About 100 are due behind the one that stalls, which ends when no more are begun.
     let lost = stalled(2_000.0, 0.1, 300);
     assert!(lost.ops <= STALLED + 1, "{}", lost.ops);

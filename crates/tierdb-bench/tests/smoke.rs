@@ -374,7 +374,7 @@ fn the_figures_of_prism_run_and_stand_beside_it() {
 
 #[test]
 fn the_figures_of_prismdb_run_and_stand_beside_it() {
-    let names = ["7", "8", "9", "10", "11a", "11b", "11c", "11d"];
+    let names = ["7", "8", "9", "10", "11a", "11b", "11c", "11d", "levels"];
     let said = figures("slab", &names, "10000");
     for (what, paper) in [
         ("approx-M, rand-8", "182.4 K ops/s, 1.00"),
@@ -401,6 +401,7 @@ fn the_figures_of_prismdb_run_and_stand_beside_it() {
         let line = line(&said[figure], "slab-byte", what);
         assert!(line.ends_with("not given"), "{line}");
     }
+    line(&said[8], "slab-byte", "4 %, two levels: a uniform");
 }
 
 #[test]
@@ -418,6 +419,7 @@ fn a_request_that_makes_no_sense_is_refused() {
     for (figure, system, knob) in [
         (["prism", "15a"], "slab-byte", "the write buffer"),
         (["slab", "11c"], "tierdb-byte", "the pinning threshold"),
+        (["slab", "8"], "slab-ssd", "two tiers"),
     ] {
         let dir = tempfile::tempdir().expect("temporary directory");
         let asked = ["--keys", "1000", "--seconds", "0.01", "--reference", "0", "--system", system];

@@ -127,7 +127,7 @@ pub enum Command {
 
     /// Save what can be read of a damaged store into a new one
     ///
-    /// SRC is only read, and some of its tiers may be missing. DST must not be there yet; it gets a file that
+    /// SRC is only read, and some of its tiers may be missing. DST must not be there yet, or be an empty directory; it gets a file that
     /// lists what was lost, and the keys that may have been overwritten or deleted since. Ends with code 6 if
     /// there are any.
     #[command(after_help = "Example:

@@ -131,7 +131,7 @@ fn a_dump_loads_back_byte_for_byte() {
 fn every_exit_code_is_met() {
     let place = Place::new();
     let store = place.path("store");
-    fails(&tierdb(&words!["get", &store, "k"]), 4, "tierdb: no store at ");
+    fails(&tierdb(&words!["get", &store, "k"]), 4, "tierdb: nothing to open at ");
     assert!(!store.exists(), "looking for a store makes none");
     ok(tierdb(&words!["put", &store, "k", "v"]));
     fails(&tierdb(&words!["get", &store, "other"]), 1, "tierdb: key not found: other\n");

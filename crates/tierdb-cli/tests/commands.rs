@@ -192,7 +192,7 @@ fn each_failure_has_its_code_and_a_message() {
     for command in ["get", "delete"] {
         let refused = models.run(&[command, "nowhere", "k"]);
         assert_eq!(refused.exit, Exit::Refused);
-        assert!(refused.err.starts_with("tierdb: no store at nowhere: "), "{}", refused.err);
+        assert!(refused.err.starts_with("tierdb: nothing to open at nowhere: "), "{}", refused.err);
     }
     models.run(&["put", "s", "k", "v"]).ok();
     let missing = models.run(&["get", "s", "no\nsuch"]);

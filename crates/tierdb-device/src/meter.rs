@@ -230,7 +230,7 @@ fn take_until<T>(due: Instant, work: impl FnOnce() -> T) -> T {
 
 fn wait_until(due: Instant) {
     // A timer without slack is about 20 µs late, with the system's own 70: sleep the most of the time, and spin only for the
-    // rest, which counts as processor time.
+    // rest, which is processor time.
     const LATE: Duration = Duration::from_micros(20);
     thread_local! {
         static WITHOUT_SLACK: () = {
@@ -239,16 +239,33 @@ fn wait_until(due: Instant) {
         };
     }
     WITHOUT_SLACK.with(|()| ());
+    let begun = thread_cpu();
     loop {
         let rest = due.saturating_duration_since(Instant::now());
         if rest.is_zero() {
-            return;
+            break;
         }
         match rest.checked_sub(LATE) {
             Some(most) => std::thread::sleep(most),
             None => std::hint::spin_loop(),
         }
     }
+    IMITATION_NS.fetch_add(thread_cpu().saturating_sub(begun).as_nanos() as u64, Ordering::Relaxed);
+}
+
+/// Processor time that waiting for the end of imitated I/O has taken.
+static IMITATION_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Processor time that this process has spent on waiting for imitated devices: a benchmark's, not the store's.
+#[must_use]
+pub fn imitation_cpu() -> Duration {
+    Duration::from_nanos(IMITATION_NS.load(Ordering::Relaxed))
+}
+
+/// Processor time of the calling thread.
+fn thread_cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// A block file whose I/O is counted, and slowed to a device's pace where that is asked for.
@@ -451,6 +468,16 @@ mod tests {
             }
             assert!(Instant::now() < given_up, "never less than {most} ms: {spent:?}");
         }
+    }
+
+    #[test]
+    fn what_waiting_for_an_imitated_device_takes_is_known() {
+        let (before, own) = (imitation_cpu(), thread_cpu());
+        (0..20).for_each(|_| wait_until(Instant::now() + Duration::from_micros(100)));
+        let (waiting, own) = (imitation_cpu() - before, thread_cpu() - own);
+        assert!(waiting > Duration::ZERO, "it spins for the end of each");
+        // Others of this process may have waited too.
+        assert!(waiting > own / 2, "{waiting:?} of {own:?}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::stats::Stats;
 use crate::value::Value;
 use crate::verify::VerifyReport;
 use std::any::Any;
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use tierdb_base::{Error, Result, Seqno};
 
@@ -29,6 +29,16 @@ pub struct KeyRange {
     pub start: Bound<Vec<u8>>,
     /// Upper bound.
     pub end: Bound<Vec<u8>>,
+}
+
+impl RangeBounds<Vec<u8>> for KeyRange {
+    fn start_bound(&self) -> Bound<&Vec<u8>> {
+        self.start.as_ref()
+    }
+
+    fn end_bound(&self) -> Bound<&Vec<u8>> {
+        self.end.as_ref()
+    }
 }
 
 impl KeyRange {
@@ -185,6 +195,14 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// `Corrupt` where its stored bytes are damaged: never another value, never `None`.
     fn get(&self, key: &[u8]) -> Result<Option<Value>>;
+
+    /// Whether `key` has a value now. Where an engine does not know better, it reads that.
+    ///
+    /// # Errors
+    /// As [`Engine::get`], but that the bytes of a value are damaged shows only if they are read.
+    fn contains(&self, key: &[u8]) -> Result<bool> {
+        Ok(self.get(key)?.is_some())
+    }
 
     /// The value of `key` as `snapshot` sees it.
     ///

@@ -39,6 +39,12 @@ impl From<Vec<u8>> for Value {
     }
 }
 
+impl From<Value> for Vec<u8> {
+    fn from(value: Value) -> Self {
+        value.into_vec()
+    }
+}
+
 impl Deref for Value {
     type Target = [u8];
     #[inline]

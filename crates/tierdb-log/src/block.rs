@@ -82,21 +82,31 @@ pub(crate) fn block_len(payload: usize) -> u64 {
     ((HEADER + payload) as u64).next_multiple_of(BLOCK)
 }
 
-/// Builds the block at `at`; also returns its checksum.
-pub(crate) fn encode(at: &Cursor, seed: u64, entries: u32, payload: &[u8]) -> Result<(AlignedBuf, u64)> {
-    let mut block = AlignedBuf::zeroed(HEADER + payload.len())?;
-    put_u64(&mut block, offset_of!(Header, magic), MAGIC);
-    put_u32(&mut block, offset_of!(Header, format), FORMAT);
-    put_u32(&mut block, offset_of!(Header, entries), entries);
-    put_u64(&mut block, offset_of!(Header, sequence), at.sequence);
-    put_u64(&mut block, offset_of!(Header, position), at.position);
-    put_u64(&mut block, offset_of!(Header, lsn), at.lsn);
-    put_u32(&mut block, offset_of!(Header, length), payload.len() as u32);
-    put_u64(&mut block, offset_of!(Header, previous), at.previous);
-    let sum = checksum_parts(seed, &[&block[..CHECKED], payload]);
-    put_u64(&mut block, offset_of!(Header, checksum), sum);
-    block[HEADER..HEADER + payload.len()].copy_from_slice(payload);
-    Ok((block, sum))
+/// Makes `block` the block at `at`, whatever it was before; returns its checksum.
+pub(crate) fn encode(
+    block: &mut AlignedBuf,
+    at: &Cursor,
+    seed: u64,
+    entries: u32,
+    payload: &[u8],
+) -> Result<u64> {
+    block.resize(HEADER + payload.len())?;
+    let (header, rest) = block.split_at_mut(HEADER);
+    header.fill(0);
+    put_u64(header, offset_of!(Header, magic), MAGIC);
+    put_u32(header, offset_of!(Header, format), FORMAT);
+    put_u32(header, offset_of!(Header, entries), entries);
+    put_u64(header, offset_of!(Header, sequence), at.sequence);
+    put_u64(header, offset_of!(Header, position), at.position);
+    put_u64(header, offset_of!(Header, lsn), at.lsn);
+    put_u32(header, offset_of!(Header, length), payload.len() as u32);
+    put_u64(header, offset_of!(Header, previous), at.previous);
+    let sum = checksum_parts(seed, &[&header[..CHECKED], payload]);
+    put_u64(header, offset_of!(Header, checksum), sum);
+    let (body, padding) = rest.split_at_mut(payload.len());
+    body.copy_from_slice(payload);
+    padding.fill(0);
+    Ok(sum)
 }
 
 impl Header {
@@ -205,9 +215,18 @@ mod tests {
         payload
     }
 
+    /// A block, and its checksum, in memory that something longer was in.
+    fn encoded() -> (AlignedBuf, u64) {
+        let mut block = AlignedBuf::zeroed(3 * BLOCK as usize).expect("memory");
+        block.fill(0xff);
+        let sum = encode(&mut block, &AT, 9, 2, &payload()).expect("small");
+        assert!(block[HEADER + payload().len()..].iter().all(|byte| *byte == 0));
+        (block, sum)
+    }
+
     #[test]
     fn a_block_reads_back_and_its_entries_too() {
-        let (block, sum) = encode(&AT, 9, 2, &payload()).expect("small");
+        let (block, sum) = encoded();
         let header = Header::decode(&block, BLOCK).expect("a header");
         assert!(header.checks(&block, 9) && header.continues(&AT));
         assert_eq!((header.checksum, header.entries, header.block_len()), (sum, 2, BLOCK));
@@ -218,7 +237,7 @@ mod tests {
 
     #[test]
     fn no_flipped_bit_passes() {
-        let (mut block, _) = encode(&AT, 9, 2, &payload()).expect("small");
+        let (mut block, _) = encoded();
         for bit in 0..(HEADER + payload().len()) * 8 {
             block[bit / 8] ^= 1 << (bit % 8);
             let passes = Header::decode(&block, BLOCK).is_some_and(|h| h.checks(&block, 9));
@@ -229,7 +248,7 @@ mod tests {
 
     #[test]
     fn another_store_place_lap_or_chain_does_not_continue() {
-        let (block, _) = encode(&AT, 9, 2, &payload()).expect("small");
+        let (block, _) = encoded();
         let header = Header::decode(&block, BLOCK).expect("a header");
         assert!(!header.checks(&block, 10));
         for other in [

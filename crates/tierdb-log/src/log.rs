@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tierdb_base::{Error, FailureLatch, Location, Result, TierRole};
-use tierdb_device::{BLOCK, BlockFile, Cause, Metered};
+use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Metered};
 use tierdb_pmem::{Arena, Lsn};
 use tierdb_sync::{GroupCommit, Turn, Waited};
 
@@ -95,6 +95,8 @@ struct State {
     marks: VecDeque<Cursor>,
     /// The buffer that is not being filled, while no one is writing it.
     spare: Vec<u8>,
+    /// What the last block was written from, likewise: memory that is new to the process costs faults.
+    block: AlignedBuf,
 }
 
 /// Dropped where a block was taken from the buffer and its thread did not come to say that it is written: no other block is written
@@ -141,7 +143,7 @@ impl<F: BlockFile> Log<F> {
             ring,
             latch,
             fill: Mutex::new(Fill { payload: buffer(), entries: 0, lsn: head.lsn, closed: false }),
-            state: Mutex::new(State { head, oldest, marks, spare: buffer() }),
+            state: Mutex::new(State { head, oldest, marks, spare: buffer(), block: AlignedBuf::default() }),
             commit: GroupCommit::new(head.lsn),
             appended: AtomicU64::new(head.lsn),
             taken: AtomicU64::new(head.lsn),
@@ -310,7 +312,7 @@ impl<F: BlockFile> Log<F> {
             let state = self.state.lock();
             (state.head, state.oldest)
         };
-        let (payload, entries, unfinished) = {
+        let (payload, mut block, entries, unfinished) = {
             let mut fill = self.fill.lock();
             if fill.payload.is_empty() {
                 // Not appended: after a failure, after the close, or an LSN of another pool.
@@ -328,15 +330,18 @@ impl<F: BlockFile> Log<F> {
                 };
             }
             let unfinished = Unfinished(&self.latch);
-            let spare = std::mem::take(&mut self.state.lock().spare);
+            let (spare, block) = {
+                let mut state = self.state.lock();
+                (std::mem::take(&mut state.spare), std::mem::take(&mut state.block))
+            };
             let payload = std::mem::replace(&mut fill.payload, spare);
             fill.lsn += payload.len() as u64;
             self.taken.store(fill.lsn, Ordering::Relaxed);
             turn.take(fill.lsn);
-            (payload, std::mem::take(&mut fill.entries), unfinished)
+            (payload, block, std::mem::take(&mut fill.entries), unfinished)
         };
         let start = Instant::now();
-        let written = encode(&head, self.seed, entries, &payload).and_then(|(block, sum)| {
+        let written = encode(&mut block, &head, self.seed, entries, &payload).and_then(|sum| {
             let at = self.ring.offset(head.position);
             with_patience(|| self.file.write_durable(at, &block, Cause::Log))?;
             Ok(self.ring.after(&head, block.len() as u64, payload.len() as u64, sum))
@@ -355,7 +360,7 @@ impl<F: BlockFile> Log<F> {
         let mut state = self.state.lock();
         push_mark(&mut state.marks, head, self.ring);
         state.head = next;
-        state.spare = spare;
+        (state.spare, state.block) = (spare, block);
         self.used.store(next.position - state.oldest.position, Ordering::Relaxed);
         drop(state);
         self.blocks.fetch_add(1, Ordering::Relaxed);
@@ -411,8 +416,8 @@ impl<F: BlockFile> Log<F> {
 
     /// Bytes of DRAM it takes.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        let marks = self.state.lock().marks.capacity() * size_of::<Cursor>();
-        2 * self.ring.largest + marks as u64
+        let state = self.state.lock();
+        2 * self.ring.largest + (state.marks.capacity() * size_of::<Cursor>() + state.block.len()) as u64
     }
 }
 

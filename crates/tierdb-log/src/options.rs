@@ -6,8 +6,8 @@ use tierdb_device::BLOCK;
 
 /// Log blocks that only a checkpoint may fill: it must be able to write the log before its table.
 pub(crate) const RESERVED_BLOCKS: u64 = 6;
-/// Log blocks that `admit` leaves above the reserve, beside what it lets in: for blocks that are not full, and for what writers
-/// append that are let in at the same moment, as far as that suffices.
+/// Log blocks that `admit` leaves above the reserve, beside what it lets in: for blocks that are not full, and for what is
+/// appended without being admitted.
 pub(crate) const TIGHT_BLOCKS: u64 = 4;
 /// A ring holds at least this many of the largest blocks.
 const LEAST_BLOCKS: u64 = 32;

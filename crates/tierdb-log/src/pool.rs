@@ -38,8 +38,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 use tierdb_base::{FailureLatch, Location, Result, mutant};
-use tierdb_device::{Dir, Emulation, Meter};
-use tierdb_pmem::{Arena, Lsn, PersistenceDomain, Pool};
+use tierdb_device::{BLOCK, Dir, Emulation, Meter};
+use tierdb_pmem::{Admitted, Arena, Lsn, PersistenceDomain, Pool};
 use tierdb_sync::Waited;
 
 /// Bytes that are admitted for every page that was not dirty and is in no slot yet, at the least: what is not a record of
@@ -56,6 +56,8 @@ pub struct LoggedPool<D: Dir> {
     pub(crate) store: Mutex<PageStore<D::File>>,
     pub(crate) transient: Mutex<Range<u64>>,
     pub(crate) keep_from: AtomicU64,
+    /// Bytes that are admitted and may still be appended, and a block for each who is to append them.
+    pub(crate) admitted: AtomicU64,
     pub(crate) closed_clean: AtomicBool,
     pub(crate) salvage: Salvage,
     pub(crate) image_bytes: AtomicU64,
@@ -166,15 +168,16 @@ impl<D: Dir> LoggedPool<D> {
     /// Waits for `lsn`, freeing the ring if it is full.
     fn wait_durable(&self, lsn: Lsn) -> Result<()> {
         while let Waited::Unwritten(RingFull) = self.log.wait(lsn, Room::Ordinary)? {
-            self.stalled(|| self.free_ring(0))?;
+            self.stalled(|| self.free_ring(|| 0))?;
         }
         Ok(())
     }
 
     /// Makes a checkpoint if the ring does not let `bytes` in, unless another thread did while this one waited for the
-    /// latch.
-    fn free_ring(&self, bytes: u64) -> Result<()> {
+    /// latch. They are asked for under it: some may have been refused meanwhile.
+    fn free_ring(&self, bytes: impl Fn() -> u64) -> Result<()> {
         let mut store = self.store.lock();
+        let bytes = bytes();
         let fits = self.log.lets_in(0, bytes);
         if !fits {
             // Checkpoints will be made while the caller holds its latches, where none may be refused.
@@ -308,15 +311,18 @@ impl<D: Dir> Pool for LoggedPool<D> {
     }
 
     #[inline]
-    fn admit(&self, bytes: u64) -> Result<()> {
+    fn admit(&self, bytes: u64) -> Result<Admitted<'_>> {
         self.latch.check()?;
-        if self.log.is_tight(bytes) {
-            self.stalled(|| self.free_ring(bytes))?;
+        // Of what each appends the last block may be no fuller than that.
+        let admitted = Admitted::counted(&self.admitted, bytes + BLOCK);
+        let all = || self.admitted.load(Ordering::Acquire) - BLOCK;
+        if self.log.is_tight(all()) {
+            self.stalled(|| self.free_ring(all))?;
         }
         if !self.log.has_room(bytes) {
             self.stalled(|| self.commit())?;
         }
-        Ok(())
+        Ok(admitted)
     }
 
     /// Makes a checkpoint when one is due.

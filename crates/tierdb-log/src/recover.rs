@@ -204,6 +204,7 @@ fn assemble<D: Dir>(parts: Parts<D::File>) -> LoggedPool<D> {
         store: Mutex::new(store),
         transient: Mutex::new(0..0),
         keep_from: AtomicU64::new(0),
+        admitted: AtomicU64::new(0),
         closed_clean: AtomicBool::new(false),
         salvage,
         table_bytes,

@@ -54,7 +54,7 @@ fn work_until_it_fails(options: &LoggedOptions, plan: FaultPlan) -> (World, Orac
         publish(&pool, &known);
         let refused = [
             pool.wait(pool.lsn()).map_err(|e| e.kind()),
-            pool.admit(1).map_err(|e| e.kind()),
+            pool.admit(1).map(drop).map_err(|e| e.kind()),
             pool.checkpoint().map_err(|e| e.kind()),
             pool.commit().map_err(|e| e.kind()),
             pool.persist_word(64).map_err(|e| e.kind()),
@@ -263,10 +263,12 @@ fn full() -> (World, Oracle<Known>, Error) {
     let used: u64 = world.areas().iter().map(|area| area.len).sum();
     world.dir("fast").set_capacity(Some(used));
     let refused = loop {
-        if let Err(refused) = pool.admit(3000) {
-            break refused;
-        }
+        let admitted = match pool.admit(3000) {
+            Ok(admitted) => admitted,
+            Err(refused) => break refused,
+        };
         publish(&pool, &known);
+        drop(admitted);
         acknowledge(&pool, &known).expect("what was admitted has room");
     };
     (world, known, refused)
@@ -278,7 +280,7 @@ fn a_full_device_refuses_for_a_while_and_nothing_is_lost() {
     assert!(matches!(refused, Error::NoSpace { .. }) && refused.to_string().contains("fast/pool.image"));
     // It opens, with all that was acknowledged, although it cannot checkpoint.
     let (pool, known) = reopen(&world, &small(), &known.get()).expect("opens while full");
-    assert_eq!(pool.admit(100).map_err(|e| e.kind()), Err(ErrorKind::NoSpace));
+    assert_eq!(pool.admit(100).map(drop).map_err(|e| e.kind()), Err(ErrorKind::NoSpace));
     world.dir("fast").set_capacity(None);
     work(&pool, &known, 60, 3).expect("goes on by itself");
     reopen(&world.capture().nothing(), &small(), &known.get()).expect("nothing lost");
@@ -304,25 +306,45 @@ fn what_a_full_device_admits_has_room_in_the_log() {
         pool.flush(0, 8);
         pool.commit().expect("much room");
     }
-    pool.admit(100).expect("less has room");
+    drop(pool.admit(100).expect("less has room"));
     // More than an empty ring takes, and what one takes.
     for bytes in [support::POOL, 8 * 4096] {
-        assert_eq!(pool.admit(bytes).map_err(|e| e.kind()), Err(ErrorKind::NoSpace));
+        assert_eq!(pool.admit(bytes).map(drop).map_err(|e| e.kind()), Err(ErrorKind::NoSpace));
     }
     world.dir("fast").set_capacity(None);
-    pool.admit(8 * 4096).expect("goes on by itself");
+    let admitted = pool.admit(8 * 4096).expect("goes on by itself");
     set_room(&world, 0);
     pool.flush(0, 8 * 4096);
     pool.commit().expect("what was admitted has room");
+    drop(admitted);
+}
+
+/// Goal: room that one has been promised is not promised to another. Method: more ask than there is room for, before any of
+/// them appends; each takes a block of its own then, as writers do who all wait for theirs.
+#[test]
+fn what_a_full_device_admits_to_many_at_once_has_room_in_the_log() {
+    let (_, pool) = nearly_full(0);
+    let admitted: Vec<_> = (0..32).map_while(|_| pool.admit(3000).ok()).collect();
+    assert!((4..16).contains(&admitted.len()), "{} admitted", admitted.len());
+    assert_eq!(pool.admit(3000).map(drop).map_err(|e| e.kind()), Err(ErrorKind::NoSpace));
+    drop(admitted);
+    // What was given back can be had again.
+    let admitted: Vec<_> = (0..32).map_while(|_| pool.admit(3000).ok()).collect();
+    assert!(admitted.len() >= 4, "{} admitted", admitted.len());
+    for admitted in admitted {
+        pool.flush(0, 3000);
+        pool.commit().expect("what was admitted has room");
+        drop(admitted);
+    }
 }
 
 #[test]
 fn what_is_longer_than_the_log_is_admitted_with_room_for_its_pages() {
     let (world, pool) = nearly_full(16);
-    let first = pool.admit(2 * support::POOL);
+    let first = pool.admit(2 * support::POOL).map(drop);
     assert_eq!(first.map_err(|e| e.kind()), Err(ErrorKind::NoSpace), "28 pages may become dirty");
     set_room(&world, 29);
-    pool.admit(2 * support::POOL).expect("room for all pages");
+    let _admitted = pool.admit(2 * support::POOL).expect("room for all pages");
     set_room(&world, 0);
     for _ in 0..2 {
         pool.flush(0, support::POOL);

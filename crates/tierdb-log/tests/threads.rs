@@ -44,7 +44,7 @@ fn count_up(
 ) -> tierdb_base::Result<()> {
     for count in 1..=to {
         let body = 4096 + (thread * 2 + count % 2) * 2048;
-        pool.admit(2048)?;
+        let _admitted = pool.admit(2048)?;
         pool.write(body, &[count as u8; 700]);
         pool.flush(body, 700);
         pool.fence();
@@ -192,7 +192,7 @@ fn a_wait_for_what_another_thread_has_just_written_succeeds() {
             });
         }
         for count in 1..=60_000 {
-            pool.admit(8).expect("room");
+            let _admitted = pool.admit(8).expect("room");
             pool.publish(0, count);
             pool.wait(pool.lsn()).expect("what was appended becomes durable");
         }
@@ -214,7 +214,7 @@ fn writers_that_come_back_at_once_share_blocks() {
                 let pool = &pool;
                 scope.spawn(move || {
                     for count in 1..=WRITES {
-                        pool.admit(8).expect("room");
+                        let _admitted = pool.admit(8).expect("room");
                         pool.publish(word_at(thread), count);
                         pool.wait(pool.lsn()).expect("no faults");
                     }

@@ -79,7 +79,7 @@ fn churn<D: Dir>(pool: &LoggedPool<D>, rounds: u64, live: u64, group: u64, acked
     let starts = std::collections::VecDeque::new();
     let mut buffer = Buffer { pool, tail: 0, head: 0, starts };
     for round in 0..rounds {
-        pool.admit(2048).expect("no faults");
+        let _admitted = pool.admit(2048).expect("no faults");
         buffer.append();
         if round % group == 0 {
             pool.wait(pool.lsn()).expect("no faults");
@@ -141,7 +141,7 @@ fn pages_that_the_log_carries_make_way_for_what_is_admitted() {
     }
     pool.checkpoint().expect("no faults");
     assert!(pool.log_used() > 24 * 4096, "the log carries them");
-    pool.admit(24 * 4096).expect("no faults");
+    let _admitted = pool.admit(24 * 4096).expect("no faults");
     assert_eq!(pool.log_used(), 0);
 }
 

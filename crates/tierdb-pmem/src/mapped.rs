@@ -2,7 +2,7 @@
 
 use crate::arena::Arena;
 use crate::mapping::{Reservation, is_dax};
-use crate::pool::{Lsn, PersistenceDomain, Pool};
+use crate::pool::{Admitted, Lsn, PersistenceDomain, Pool};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstat, fsync, ftruncate};
 use rustix::io::{Errno, retry_on_intr};
@@ -249,8 +249,8 @@ impl Pool for MappedPool {
     }
 
     #[inline]
-    fn admit(&self, _bytes: u64) -> Result<()> {
-        Ok(())
+    fn admit(&self, _bytes: u64) -> Result<Admitted<'_>> {
+        Ok(Admitted::always())
     }
 }
 

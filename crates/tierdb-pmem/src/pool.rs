@@ -14,6 +14,7 @@
 //! the log gives the first, and group commit the second, so no latch need be held across I/O.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tierdb_base::{Location, Result};
 
 /// A position in a pool's order of flushes; later is larger. Always 0 where the fence itself is durable.
@@ -43,6 +44,45 @@ impl fmt::Display for PersistenceDomain {
             PersistenceDomain::Emulated => "EMULATED byte-addressable (does not survive power loss)",
             PersistenceDomain::Simulated => "simulated",
         })
+    }
+}
+
+/// Room for flushes that [`Pool::admit`] has kept free. It is given back on drop: to be held until all is flushed that it was
+/// asked for.
+#[must_use = "the room is given back at once"]
+#[derive(Debug)]
+pub struct Admitted<'p>(Option<(&'p AtomicU64, u64)>);
+
+impl<'p> Admitted<'p> {
+    /// Room where there is always room.
+    pub fn always() -> Self {
+        Admitted(None)
+    }
+
+    /// Counts `bytes` in `sum` until it is dropped.
+    pub fn counted(sum: &'p AtomicU64, bytes: u64) -> Self {
+        sum.fetch_add(bytes, Ordering::Relaxed);
+        Admitted(Some((sum, bytes)))
+    }
+}
+
+impl Admitted<'_> {
+    /// Gives back `bytes` of it, which somebody else may flush as well.
+    pub fn give_back(&mut self, bytes: u64) {
+        if let Some((sum, kept)) = &mut self.0 {
+            let bytes = bytes.min(*kept);
+            sum.fetch_sub(bytes, Ordering::Release);
+            *kept -= bytes;
+        }
+    }
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        if let Some((sum, bytes)) = self.0 {
+            // Behind what was flushed, for who finds it gone.
+            sum.fetch_sub(bytes, Ordering::Release);
+        }
     }
 }
 
@@ -129,12 +169,12 @@ pub trait Pool: Send + Sync + 'static {
     #[track_caller]
     fn persist_word(&self, at: u64) -> Result<()>;
 
-    /// Waits, before any latch is taken, until the pool can take `bytes` more of flushes: without blocking, as far as
-    /// they fit its buffer. Only a logged pool ever waits.
+    /// Waits, before any latch is taken, until the pool can take `bytes` more of flushes, beside those of others that it has
+    /// admitted and that may still come: without blocking, as far as they fit its buffer. Only a logged pool ever waits.
     ///
     /// # Errors
     /// `NoSpace` if it has no room for them; `Poisoned` after a write failure.
-    fn admit(&self, bytes: u64) -> Result<()>;
+    fn admit(&self, bytes: u64) -> Result<Admitted<'_>>;
 
     /// Work that a background thread does for the pool from time to time: makes a checkpoint when one is due.
     /// Nothing to do on memory.

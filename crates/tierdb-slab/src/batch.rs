@@ -59,9 +59,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let lens = ops.iter().map(|(key, value)| (key.len(), value.map_or(0, <[u8]>::len)));
         let bytes = self.heap.admit_all(lens) + ops.len() as u64 * (64 + self.admit_doubt_bytes());
+        self.counters.batch_keys.add(ops.len() as u64);
         self.reserve_seqnos();
         self.until_done(|| {
-            self.heap.admit(bytes)?;
+            let _admitted = self.heap.admit(bytes)?;
             self.try_write(&ops, durability)
         })?;
         self.counters.user_bytes.add(batch.bytes() as u64);
@@ -185,7 +186,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let range = &cut(range);
         let bytes = encode_range(range);
         self.until_done(|| {
-            self.heap.admit(self.heap.admit_bytes(0, bytes.len()) + self.admit_stuck_bytes(range))?;
+            let bytes_logged = self.heap.admit_bytes(0, bytes.len()) + self.admit_stuck_bytes(range);
+            let _admitted = self.heap.admit(bytes_logged)?;
             self.try_remove_range(range, &bytes, durability)
         })?;
         self.after_write();

@@ -121,8 +121,7 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
 
     /// Begins a table whose first entry has so many bytes.
     fn begin_table(&mut self, entry_len: u64) -> Result<()> {
-        let room =
-            |dir: &FlashDir<D>| dir.limit(self.limit, self.flash.table_bytes).saturating_sub(dir.used());
+        let room = |dir: &FlashDir<D>| dir.room(self.limit, self.flash.table_bytes);
         // Its last entry may be as long as that, and begin just before the table is full.
         let least = 2 * self.flash.table_bytes + entry_len;
         let number = (0..self.flash.dirs.len() as u32).max_by_key(|number| {
@@ -142,8 +141,9 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
         let Some(open) = self.open.take() else { return Ok(()) };
         let file = TableFile { dir: open.dir, number: open.writer.number() };
         let record = TableRecord { file, level: self.level };
-        let dir = self.dir(open.dir);
+        let (dir, written) = (self.dir(open.dir), open.writer.file_len());
         let table = self.flash.written(open.writer.finish()).inspect_err(|_| {
+            dir.budget.spend(written, tune::now());
             dir.give(open.taken);
             let _ = dir.tables.remove(file.number);
         })?;
@@ -173,6 +173,8 @@ impl<D: Dir> Drop for TableBuilder<'_, D> {
     fn drop(&mut self) {
         if let Some(open) = self.open.take() {
             let (dir, number) = (self.dir(open.dir), open.writer.number());
+            // Of no use, but written.
+            dir.budget.spend(open.writer.file_len(), tune::now());
             drop(open.writer);
             let _ = dir.tables.remove(number);
             dir.give(open.taken);
@@ -189,11 +191,10 @@ mod tests {
     use tierdb_base::FailureLatch;
     use tierdb_device::Meter;
     use tierdb_engine::FlashTier;
-    use tierdb_sim::World;
+    use tierdb_sim::{SimDir, World};
 
-    /// A directory that may be written to has room for a table, but not for one with this entry.
-    #[test]
-    fn a_long_entry_goes_where_it_fits_though_that_has_spent_its_budget() {
+    /// Two directories of 1 MiB: one of which all but `room` bytes are used, and one that has spent its budget.
+    fn short_and_spent(room: u64) -> Arc<Flash<SimDir>> {
         let world = World::new();
         let tiers = ["short", "spent"].map(|name| FlashTier {
             dir: world.add_dir(name),
@@ -204,8 +205,36 @@ mod tests {
         let options = Options { flash_bytes_per_day: vec![None, Some(1)], ..rig::options(132 << 10) };
         let flash = Arc::new(Flash::new(tiers.into(), 7, &options, FailureLatch::new()));
         let [short, spent] = &*flash.dirs else { panic!("two directories") };
-        short.add(short.limit(Limit::Growth, options.table_bytes) - options.table_bytes - (20 << 10));
+        short.add(short.limit(Limit::Growth, options.table_bytes) - room);
         spent.budget.spend(1 << 20, tune::now());
+        flash
+    }
+
+    #[test]
+    fn a_budget_holds_though_another_directory_has_one_that_is_full() {
+        let table = rig::options(132 << 10).table_bytes;
+        assert!(!short_and_spent(2 * table).is_spent(), "there is room for a table elsewhere");
+        assert!(short_and_spent(2 * table - 1).is_spent());
+    }
+
+    /// What was written for nothing has worn flash all the same.
+    #[test]
+    fn a_table_that_is_given_up_counts() {
+        let flash = short_and_spent(1 << 19);
+        let number = || 1;
+        let mut builder =
+            TableBuilder::new(&flash, (FIRST, Vec::new()), (Limit::Growth, Cause::Migration), &number);
+        builder.add(&EntryRef { key: b"key", seqno: 1, value: Some(&[7; 9000]) }).expect("there is room");
+        drop(builder);
+        let spent: u64 = flash.dirs.iter().map(|dir| dir.budget.written()).sum();
+        assert!(spent >= (1 << 20) + 9000, "{spent}");
+    }
+
+    /// A directory that may be written to has room for a table, but not for one with this entry.
+    #[test]
+    fn a_long_entry_goes_where_it_fits_though_that_has_spent_its_budget() {
+        let table = rig::options(132 << 10).table_bytes;
+        let flash = short_and_spent(table + (20 << 10));
         let number = || 1;
         let mut builder =
             TableBuilder::new(&flash, (FIRST, Vec::new()), (Limit::Growth, Cause::Migration), &number);

@@ -101,7 +101,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 return Ok(Cleaned::Some);
             }
         };
-        self.heap.admit(0)?;
+        let _admitted = self.heap.admit(0)?;
         let state = &mut *part.write();
         let mut stage = Stage::new(&*self.heap.pool);
         state.stage_retired(&self.heap, &mut stage);

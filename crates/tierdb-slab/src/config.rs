@@ -88,6 +88,9 @@ pub struct Options {
     /// Partitions that are migrated at once where writers are held back for room, each by a thread of its own, and half as many
     /// otherwise: at least 1. Default: half of the processors, 2 to 8.
     pub migration_threads: usize,
+    /// Bytes that migrations read from flash and write to it in a second, all together, unless somebody waits for what they do: a
+    /// writer for room, or who has called `flush` or `compact`. Default: any.
+    pub migration_rate: Option<u64>,
     /// Threads for recovery. Default: the processors.
     pub recovery_threads: usize,
     /// Who does background work.
@@ -121,6 +124,7 @@ impl Options {
             first_level_pct: 1000,
             level_growth: 10,
             migration_threads: (cores / 2).clamp(2, 8),
+            migration_rate: None,
             recovery_threads: cores,
             background: Background::Threads,
         }
@@ -154,6 +158,7 @@ impl Options {
         check((1..=10_000).contains(&self.first_level_pct), "first_level_pct must be 1 to 10,000")?;
         check((2..=100).contains(&self.level_growth), "level_growth must be 2 to 100")?;
         check(self.migration_threads >= 1, "migration_threads must be at least 1")?;
+        check(self.migration_rate != Some(0), "migration_rate must be at least 1")?;
         check(self.recovery_threads >= 1, "recovery_threads must be at least 1")
     }
 }

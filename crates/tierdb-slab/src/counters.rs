@@ -9,6 +9,8 @@ pub struct Counters {
     pub puts: Counter,
     pub deletes: Counter,
     pub batches: Counter,
+    /// Keys that batches wrote.
+    pub batch_keys: Counter,
     pub cursors: Counter,
     pub user_bytes: Counter,
     /// Reads that the fast tier answered.
@@ -25,6 +27,10 @@ pub struct Counters {
     pub migrations: Counter,
     /// Times that a migration was not made because no more may be written to flash.
     pub held_back: Counter,
+    /// Nanoseconds that migrations waited so as not to exceed their rate.
+    pub paced_ns: Counter,
+    /// Nanoseconds of processor time that migrations took, with the choice of what to migrate.
+    pub migration_cpu_ns: Counter,
     /// Keys whose newest version went to flash.
     pub demoted: Counter,
     /// Keys that were copied to the fast tier.

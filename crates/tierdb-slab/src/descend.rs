@@ -185,9 +185,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// have nothing left to hide or for want of room for another record, on the fast tier or in its log.
     fn move_down(&self, part: &Partition<D>, level: Level, plan: &Plan<D>) -> bool {
         let [table] = &*plan.tables else { return false };
-        if table.footer().tombstones > 0 || self.heap.admit(self.admit_table()).is_err() {
+        if table.footer().tombstones > 0 {
             return false;
         }
+        let Ok(_admitted) = self.heap.admit(self.admit_table()) else { return false };
         let mut stage = Stage::new(&*self.heap.pool);
         let places = self.write_parts(&mut stage, table.loaded_parts());
         if !self.replace_record(table, level, stage, &places) {

@@ -101,9 +101,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// time then.
     fn divide_again(&self) -> bool {
         let Some(_nobody) = self.work.dividing.try_write() else { return false };
-        if self.heap.admit(0).is_err() {
-            return false;
-        }
+        let Ok(_admitted) = self.heap.admit(0) else { return false };
         let mut router = self.router.write();
         self.drain_parts(&router.parts);
         let mut unsettled = Unsettled::default();

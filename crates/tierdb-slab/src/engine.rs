@@ -4,6 +4,7 @@ use crate::config::Options;
 use crate::core::Core;
 use crate::cursor::StoreCursor;
 use crate::partition::RangeTombstone;
+use crate::rate::Waiting;
 use crate::recover;
 use crate::work;
 use std::sync::Arc;
@@ -182,12 +183,14 @@ impl<P: Pool, D: Dir> Engine for SlabStore<P, D> {
 
     fn flush(&self) -> Result<()> {
         let _changing = self.core.gate.change()?;
+        let _waiting = Waiting::new(&self.core.work.waiting);
         self.core.demote_all()?;
         self.sync()
     }
 
     fn compact(&self) -> Result<()> {
         let _changing = self.core.gate.change()?;
+        let _waiting = Waiting::new(&self.core.work.waiting);
         self.core.forget_unreadable();
         self.core.clean_ranges(&|| true)?;
         self.core.drop_replaced()?;

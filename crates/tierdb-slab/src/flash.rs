@@ -55,6 +55,11 @@ impl<D: Dir> FlashDir<D> {
         }
     }
 
+    /// Bytes that are left up to that.
+    pub fn room(&self, limit: Limit, table_bytes: u64) -> u64 {
+        self.limit(limit, table_bytes).saturating_sub(self.used())
+    }
+
     /// Takes `bytes` more, if they fit.
     pub fn take(&self, bytes: u64, limit: u64) -> bool {
         self.used
@@ -308,9 +313,11 @@ impl<D: Dir> Flash<D> {
         self.dirs.iter().fold(0, |sum, dir| dir.capacity.saturating_add(sum))
     }
 
-    /// Whether every directory has a budget, and has spent it.
+    /// Whether no table can be written but to a directory whose budget is spent.
     pub fn is_spent(&self) -> bool {
-        self.dirs.iter().all(|dir| dir.budget.is_spent())
+        let is_full = |dir: &FlashDir<D>| dir.room(Limit::Growth, self.table_bytes) < 2 * self.table_bytes;
+        self.dirs.iter().any(|dir| dir.budget.is_spent())
+            && self.dirs.iter().all(|dir| dir.budget.is_spent() || is_full(dir))
     }
 
     /// Whether tables of `bytes` together can be written now.

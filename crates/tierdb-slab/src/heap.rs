@@ -5,7 +5,7 @@ use crate::slabs::{Commit, Mark, Purpose, Slabs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tierdb_base::{Error, Result, Seqno, TierRole};
-use tierdb_pmem::{Pool, Stage};
+use tierdb_pmem::{Admitted, Pool, Stage};
 
 /// Most seqnos that are tried for a damaged record: those of the first 2^36 writes.
 const MOST_SEQNOS: usize = 1 << 16;
@@ -52,9 +52,12 @@ impl<P: Pool> Heap<P> {
         Heap { pool, seed, slabs, retired: AtomicU64::new(0) }
     }
 
-    /// As [`Pool::admit`], for a change that begins with what is retired.
-    pub fn admit(&self, bytes: u64) -> Result<()> {
-        self.pool.admit(bytes + self.retired.load(Ordering::Relaxed) * FREE_BYTES)
+    /// As [`Pool::admit`], for a change that begins with what is retired: by whichever change comes first, so it counts once.
+    pub fn admit(&self, bytes: u64) -> Result<Admitted<'_>> {
+        let retired = self.retired.load(Ordering::Relaxed) * FREE_BYTES;
+        let mut admitted = self.pool.admit(bytes + retired)?;
+        admitted.give_back(retired);
+        Ok(admitted)
     }
 
     /// Stages `record` in free slots. `None` if there are none for this purpose; then nothing is taken.

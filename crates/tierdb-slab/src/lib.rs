@@ -37,6 +37,7 @@ mod partition;
 mod parts;
 mod plan;
 mod promote;
+mod rate;
 mod read;
 mod read_trigger;
 mod record;

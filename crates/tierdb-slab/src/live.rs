@@ -6,8 +6,8 @@ use crate::heap::Slots;
 use crate::levels::{FIRST, Level};
 use crate::parts::{Home, damaged};
 use parking_lot::{Mutex, RwLock};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use tierdb_base::{Error, ErrorKind, Location, Result, Seqno, TierRole};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::KeyRange;
@@ -50,6 +50,8 @@ pub struct LiveTable<D: Dir> {
     bucket: Option<Box<Bucket>>,
     /// Reads of popular keys that it answered since it was written.
     pub hot_reads: AtomicU64,
+    /// Gone with the table: what is kept of its values is of no use then.
+    life: Arc<()>,
 }
 
 impl<D: Dir> LiveTable<D> {
@@ -88,6 +90,7 @@ impl<D: Dir> LiveTable<D> {
             dirty_keys,
             bucket,
             hot_reads,
+            life: Arc::new(()),
         }
     }
 
@@ -197,6 +200,11 @@ impl<D: Dir> LiveTable<D> {
     /// Its number.
     pub fn number(&self) -> u64 {
         self.file.number
+    }
+
+    /// What is gone when the table is.
+    pub fn life(&self) -> Weak<()> {
+        Arc::downgrade(&self.life)
     }
 
     /// Counts, key and seqno ranges, lengths.

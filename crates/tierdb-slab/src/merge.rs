@@ -182,7 +182,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             TableBuilder::new(&self.flash, of_level, (limit, Cause::Migration), &number)
         };
         let (mut new, mut above) = (builder(plan.into), builder(plan.into.max(FIRST + 1) - 1));
-        let (mut promotions, mut last_key, mut entries) = (Vec::new(), Vec::new(), 0);
+        let (mut promotions, mut last_key, mut entries, mut moved) = (Vec::new(), Vec::new(), 0, 0);
         let threshold = self.tracker.threshold(self.pinned_pct());
         let mut promotion_room = if promote { self.promotion_room(victim_bytes) } else { 0 };
         loop {
@@ -197,6 +197,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 new.add(&entry)?
             }
             entries += 1;
+            let bytes = (entry.key.len() + entry.value.map_or(0, <[u8]>::len)) as u64;
+            // What comes from a table was read, too.
+            moved += if source == Some(0) { bytes } else { 2 * bytes };
+            self.keep_rate(&mut moved);
             // Of a key, the first is the newest; the others are for snapshots.
             let newest = last_key != entry.key;
             if newest {

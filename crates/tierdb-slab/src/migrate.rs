@@ -63,6 +63,11 @@ pub struct Migrated {
 }
 
 impl Migrated {
+    /// Keys that take no room any more, or that can be dropped now: without any, the next try finds what this one has found.
+    pub fn progress(&self) -> u64 {
+        self.keys + self.cleaned
+    }
+
     /// What two did together.
     pub fn and(self, other: Migrated) -> Migrated {
         Migrated {
@@ -104,11 +109,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
             Begun { plan, victims: listed, levels, ranges, last: self.clock.last() }
         };
         let damaged = RefCell::default();
-        // Before tables are written that could not take the place of others.
+        // Before tables are written that could not take the place of others. What is written in the end is asked for again.
         let most = if begun.victims.is_empty() { MOST_TABLES } else { plan.most_victims() };
-        let admitted = self.heap.admit(self.admit_migration(most, &begun));
+        let admitted = self.heap.admit(self.admit_migration(most, &begun)).map(drop);
         self.measure_overlap(begun.levels.first(), &plan.tables, &begun.victims);
         let done = admitted.and_then(|()| self.merge_range(&begun, &damaged, promote)).and_then(|merged| {
+            let _admitted = self.heap.admit(self.admit_migration(merged.tables.len() as u64, &begun))?;
             let (entries, bytes) = (merged.entries, merged.bytes);
             self.replace_tables(part, &begun, merged).map(|promotions| {
                 let mut migrated = self.free_victims(part, &begun.victims, &damaged.borrow());
@@ -122,7 +128,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     state.tables.clone()
                 };
                 self.add_parts(&tables);
-                promotions.into_iter().for_each(|promotion| self.promote(part, promotion, None));
+                for promotion in promotions {
+                    self.promote(part, promotion, None);
+                }
                 migrated
             })
         });
@@ -145,7 +153,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.heap.admit_bytes(0, 64)
     }
 
-    /// Steps 3 and the first half of 4. Returns what is to be promoted.
+    /// Steps 3 and the first half of 4, which are admitted. Returns what is to be promoted.
     fn replace_tables(
         &self,
         part: &Partition<D>,
@@ -153,7 +161,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
         merged: Merged<D>,
     ) -> Result<Vec<Promotion>> {
         let (heap, plan, old) = (&self.heap, begun.plan, &begun.plan.tables);
-        heap.admit(self.admit_migration(merged.tables.len() as u64, begun))?;
         let mut stage = Stage::new(&*heap.pool);
         let mut changes: Vec<Change> = Vec::new();
         let mut records: Vec<(Slots, Places)> = Vec::new();

@@ -302,19 +302,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
     ) -> bool {
         let heap = &self.heap;
         let before = table.record_at();
-        let staged = heap.slabs.word_at(before).ok().and_then(|word_at| {
-            let written = heap.write_table(&mut stage, TableRecord { file: table.file(), level }, places)?;
-            let changes = [written.commit, (word_at, heap.slabs.free_word(word_at))];
-            match heap.stage_redo(&mut stage, &changes) {
-                Some(redo) => Some((written, changes, redo)),
-                None => {
-                    heap.slabs.give(written.slots.at);
-                    None
-                }
-            }
-        });
-        let Some((written, changes, redo)) = staged else {
+        let record = TableRecord { file: table.file(), level };
+        let word_at = heap.slabs.word_at(before).ok();
+        let written = word_at.and_then(|_| heap.write_table(&mut stage, record, places));
+        let (Some(word_at), Some(written)) = (word_at, written) else {
             heap.give_parts(places);
+            return false;
+        };
+        let changes = [written.commit, (word_at, heap.slabs.free_word(word_at))];
+        let Some(redo) = heap.stage_redo(&mut stage, &changes) else {
+            // With what it lists, the places among that.
+            heap.give(&written.slots);
             return false;
         };
         heap.install(stage, redo, &changes, &self.commits);

@@ -110,27 +110,31 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// What becomes of keys of the partition in a migration.
     pub fn fates(&self, state: &State<D>, which: Victims) -> impl Fn(&[u8], Entry) -> Fate {
-        let threshold = self.tracker.threshold(self.pinned_pct());
+        let (pinned_pct, copied_pct) = (self.pinned_pct(), self.copied_pct());
+        let pinned = self.tracker.threshold(pinned_pct);
+        let copied = (copied_pct > pinned_pct).then(|| self.tracker.threshold(copied_pct));
         // As many writes ago as a share of what the fast tier holds: what was not written since, is not written soon.
         let parts = u64::from(self.options.partitions);
         let lately = self.clock.last().saturating_sub(state.index.len() as u64 * parts / LATELY);
         move |key, entry| {
-            let leaves = match which {
-                Victims::All => true,
-                Victims::Tombstones => entry.is_tombstone(),
-                Victims::Unpopular => {
-                    entry.is_tombstone() || !threshold.pins(self.tracker.popularity(hash_of(key)))
-                }
-                Victims::None => false,
-            };
             if entry.is_clean() || entry.is_stuck() {
-                Fate::Stays
-            } else if leaves {
-                Fate::Leaves
-            } else if which == Victims::Unpopular && entry.seqno < lately {
-                Fate::IsCopied
-            } else {
-                Fate::Stays
+                return Fate::Stays;
+            }
+            match which {
+                Victims::All => Fate::Leaves,
+                Victims::Tombstones | Victims::Unpopular if entry.is_tombstone() => Fate::Leaves,
+                Victims::Tombstones | Victims::None => Fate::Stays,
+                Victims::Unpopular => {
+                    let popularity = self.tracker.popularity(hash_of(key));
+                    if pinned.pins(popularity) {
+                        if entry.seqno < lately { Fate::IsCopied } else { Fate::Stays }
+                    } else if copied.is_some_and(|copied| copied.pins(popularity)) {
+                        // As if a read of it had brought it back.
+                        Fate::IsCopied
+                    } else {
+                        Fate::Leaves
+                    }
+                }
             }
         }
     }

@@ -67,24 +67,22 @@ pub type From<'f, D> = (&'f Levels<D>, &'f Arc<LiveTable<D>>);
 
 impl<P: Pool, D: Dir> Core<P, D> {
     /// Copies a version that only flash has to the fast tier, if it still is the newest and there is room. The caller
-    /// holds the partition's migration, or says what it was read from.
-    pub fn promote(&self, part: &Partition<D>, promotion: Promotion, from: Option<From<'_, D>>) {
+    /// holds the partition's migration, or says what it was read from. Says whether it did.
+    pub fn promote(&self, part: &Partition<D>, promotion: Promotion, from: Option<From<'_, D>>) -> bool {
         let heap = &self.heap;
         let Promotion { key, seqno, value } = promotion;
-        if heap.admit(heap.admit_bytes(key.len(), value.len())).is_err() {
-            return;
-        }
+        let Ok(_admitted) = heap.admit(heap.admit_bytes(key.len(), value.len())) else { return false };
         let state = &mut *part.write();
         let moved = from.is_some_and(|(then, table)| !state.tables.is_as(then, &key, table));
         let removed = state.ranges.iter().any(|range| range.removes(&key, seqno, Seqno::MAX));
         let newer = state.index.contains_key(&*key) || self.lost.hides(&key, Some(seqno)).is_some();
         if moved || removed || newer {
-            return;
+            return false;
         }
         let mut stage = Stage::new(&*heap.pool);
         state.stage_retired(heap, &mut stage);
         let record = NewRecord { kind: Kind::Value, seqno, key: &key, value: &value };
-        let Some(written) = heap.write(&mut stage, &record, Purpose::Value) else { return };
+        let Some(written) = heap.write(&mut stage, &record, Purpose::Value) else { return false };
         let drained = stage.drain();
         state.release_retired(heap);
         // No fence: nothing depends on a copy, and what follows on its word follows on media too.
@@ -94,9 +92,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         state.insert(&key, entry);
         self.tracker.moved(hash_of(&key), Tier::Fast);
         self.counters.promoted.add(1);
+        true
     }
 
-    /// A key of this popularity was just read `from` a table: it is copied if it is to be pinned and there is room.
+    /// A key of this popularity was just read `from` a table: it is copied if it is to be pinned and there is room. Says
+    /// whether it was.
     pub fn promote_read(
         &self,
         from: From<'_, D>,
@@ -104,28 +104,28 @@ impl<P: Pool, D: Dir> Core<P, D> {
         seqno: Seqno,
         value: &[u8],
         popularity: Popularity,
-    ) {
+    ) -> bool {
         let room = self.free_target(self.options.high_pct) / 2;
         let wanted = self.options.promotion == When::OnRead
             && value.len() <= LONGEST
             && self.heap.slabs.free_bytes() > room
             && self.tracker.threshold(self.copied_pct()).pins(popularity);
         if !wanted {
-            return;
+            return false;
         }
-        let Ok(_changing) = self.gate.change() else { return };
+        let Ok(_changing) = self.gate.change() else { return false };
         let part = self.router.read().part_of(key).clone();
-        {
+        let promoted = {
             // While the key space is divided, the partition may be one that is given up.
-            let Some(_parts) = self.work.dividing.try_read() else { return };
+            let Some(_parts) = self.work.dividing.try_read() else { return false };
             if !Arc::ptr_eq(&part, self.router.read().part_of(key)) {
-                return;
+                return false;
             }
             let promotion = Promotion { key: key.to_vec(), seqno, value: value.to_vec() };
-            self.promote(&part, promotion, Some(from));
-        }
+            self.promote(&part, promotion, Some(from))
+        };
         if !self.is_over(self.options.high_pct) {
-            return;
+            return promoted;
         }
         if self.work.is_inline() {
             // What fails here is met again by the writes that need the room.
@@ -133,6 +133,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         } else {
             self.work.want_space();
         }
+        promoted
     }
 
     /// Frees clean copies. Returns how many.
@@ -145,9 +146,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// The same, of one partition.
     pub fn drop_copies_of(&self, part: &Partition<D>, which: Copies) -> u64 {
         let victims = self.pass_copies(part, which);
-        if self.heap.admit(victims.len() as u64 * FREE_BYTES).is_err() {
-            return 0;
-        }
+        let Ok(_admitted) = self.heap.admit(victims.len() as u64 * FREE_BYTES) else { return 0 };
         let dropped = self.free_victims(part, &victims, &HashSet::new()).keys;
         self.counters.dropped_copies.add(dropped);
         dropped

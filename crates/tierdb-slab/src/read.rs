@@ -1,5 +1,6 @@
 //! How a key becomes a value.
 
+use crate::cache::Of;
 use crate::config::Metric;
 use crate::core::{Core, hash_of};
 use crate::levels::Levels;
@@ -239,7 +240,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if !plain {
             return Ok(Some(Value::from(value)));
         }
-        self.promote_read((&on_flash.tables, live), key, version, &value, popularity);
-        Ok(Some(self.cache.insert(live.number(), key, hash, value)))
+        if self.promote_read((&on_flash.tables, live), key, version, &value, popularity) {
+            // The index answers from now on.
+            return Ok(Some(Value::from(value)));
+        }
+        let of = Of { table: live.number(), life: live.life() };
+        Ok(Some(self.cache.insert(of, key, hash, value, |hash| self.tracker.popularity(hash))))
     }
 }

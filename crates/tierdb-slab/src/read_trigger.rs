@@ -130,7 +130,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let now = Counted {
             fast: c.fast_hits.get(),
             flash: c.flash_hits.get() + c.cache_hits.get(),
-            writes: c.puts.get() + c.deletes.get() + c.batches.get(),
+            writes: c.puts.get() + c.deletes.get() + c.batch_keys.get(),
         };
         let progress = Progress {
             operations: now.operations(),

@@ -81,7 +81,7 @@ fn core_of<P: Pool, D: Dir>(
         doubtful: AtomicBool::new(false),
         counters: Counters::default(),
         latencies: Latencies::new(),
-        work: Work::new(options.background),
+        work: Work::new(&options),
         levels,
         seqno_limit: AtomicU64::new(last),
         stretches: AtomicU32::new(0),

@@ -10,6 +10,7 @@ use crate::plan::{Plan, Victims};
 use crate::promote::Copies;
 use crate::work::MEMORY_PCT;
 use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -42,13 +43,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 // What fails here is met again below, when there are no copies left.
                 let done = self.migrate_round(Victims::Unpopular, 0.0).unwrap_or_default();
                 work.rewritten_for_reads.fetch_add(done.entries, Ordering::Relaxed);
-                if done.keys > 0 {
+                if done.progress() > 0 {
                     continue;
                 }
             }
             let migrate = || self.migrate_round(Victims::Unpopular, self.least_yield()).unwrap_or_default();
             if self.drop_copies(Copies::Unpopular) > 0
-                || !held_back && migrate().keys > 0
+                || !held_back && migrate().progress() > 0
                 || self.drop_copies(Copies::LeastPopular) > 0
             {
                 continue;
@@ -58,18 +59,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 return Ok(());
             }
             let done = match self.migrate_round(Victims::Unpopular, 0.0) {
-                Ok(done) if done.keys > 0 => done,
+                Ok(done) if done.progress() > 0 => done,
                 Ok(_) => self.migrate_round(Victims::All, 0.0)?,
                 // Before tombstones have filled what is kept for them: to move these takes room, too.
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     match self.migrate_round(Victims::Tombstones, 0.0)? {
-                        done if done.keys > 0 => done,
+                        done if done.progress() > 0 => done,
                         _ => return Err(error),
                     }
                 }
                 Err(error) => return Err(error),
             };
-            if done.keys == 0 {
+            if done.progress() == 0 {
                 return Ok(());
             }
         }
@@ -94,7 +95,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// for each of them, and for each table that they have rewritten.
     pub fn migrate_round(&self, victims: Victims, least: f64) -> Result<Migrated> {
         let done = self.migrate_best(victims, least)?;
-        if done.keys > 0 {
+        if done.progress() > 0 {
             // What fails here is met again by the merges that need it.
             (0..done.migrations.max(done.tables))
                 .take_while(|_| matches!(self.descend(Down::TooLarge), Ok(Some(_))))
@@ -130,7 +131,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 done = self.migrate_several(1, &parts, victims, least);
             }
         }
-        if is_full(&done) || done.as_ref().is_ok_and(|done| done.keys > 0) {
+        if is_full(&done) || done.as_ref().is_ok_and(|done| done.progress() > 0) {
             self.work.found_full.store(is_full(&done), Ordering::Relaxed);
         }
         done
@@ -163,13 +164,26 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
         }
         match failed {
-            Some(error) if sum.keys == 0 => Err(error),
+            Some(error) if sum.progress() == 0 => Err(error),
             _ => Ok(sum),
         }
     }
 
-    /// In the first one of the partitions that `next` gives out that has such victims.
+    /// As [`Core::migrate_one`], with the processor time counted.
     fn migrate_next<'m>(
+        &self,
+        next: &dyn Fn() -> Option<&'m Arc<Partition<D>>>,
+        victims: Victims,
+        least: f64,
+    ) -> Result<Migrated> {
+        let begun = processor_ns();
+        let done = self.migrate_one(next, victims, least);
+        self.counters.migration_cpu_ns.add(processor_ns().saturating_sub(begun));
+        done
+    }
+
+    /// In the first one of the partitions that `next` gives out that has such victims.
+    fn migrate_one<'m>(
         &self,
         next: &dyn Fn() -> Option<&'m Arc<Partition<D>>>,
         victims: Victims,
@@ -186,7 +200,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 // Another partition may have something.
                 Err(error) => failed = Some(more_telling(failed, error)),
             }
-            if sum.keys > 0 {
+            if sum.progress() > 0 {
                 return Ok(sum);
             }
         }
@@ -292,6 +306,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         Ok(())
     }
+}
+
+/// Processor time that the calling thread has used, in nanoseconds.
+fn processor_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Of two failures the first, but that no space can be made comes before what else there is to say.

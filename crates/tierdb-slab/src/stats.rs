@@ -129,6 +129,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("stalls", c.stalls.get()),
                 ("migrations", c.migrations.get()),
                 ("migrations_held_back", c.held_back.get()),
+                ("migration_paced_ns", c.paced_ns.get()),
+                ("migration_cpu_ns", c.migration_cpu_ns.get()),
                 ("demoted_keys", c.demoted.get()),
                 ("promoted_keys", c.promoted.get()),
                 ("cleaned_keys", c.cleaned.get()),

@@ -43,9 +43,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if !matches!(head.kind, Kind::Value | Kind::Tombstone) || !head.parts.is_empty() {
             return false;
         }
-        if heap.admit(heap.admit_bytes(head.key.len(), value.len())).is_err() {
-            return false;
-        }
+        let Ok(_admitted) = heap.admit(heap.admit_bytes(head.key.len(), value.len())) else { return false };
         let router = self.router.read();
         let part = router.part_of(&head.key);
         let state = &mut *part.write();

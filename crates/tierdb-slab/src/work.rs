@@ -4,10 +4,12 @@
 //! [`Background::Inline`] there are none, and whoever needs the work does it.
 
 use crate::clean::Cleaned;
+use crate::config::Options;
 use crate::core::Core;
 use crate::partition::Partition;
 use crate::plan::Victims;
 use crate::promote::Copies;
+use crate::rate::{Rate, Waiting};
 use crate::room::Need;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
@@ -20,19 +22,21 @@ use tierdb_pmem::{Pool, Stage};
 
 /// Memory and balance are looked at once in so many writes.
 const LOOK_AGAIN: u32 = 256;
-/// Fill up to which the fast tier is used when no more may be written to flash.
-const LAST_PCT: u8 = 99;
 /// What the index may take of the memory budget, in percent; and when no more may be written to flash.
 pub const MEMORY_PCT: u64 = 75;
 const LAST_MEMORY_PCT: u64 = 100;
-/// Longest time for which a writer is held back when no more may be written to flash.
-const SPENT_PACE: Duration = Duration::from_millis(10);
+/// Longest time for which a writer is held back when no more may be written to flash: for want of room, and of memory.
+const SPENT_PACE: Duration = Duration::from_millis(100);
+const SPENT_MEMORY_PACE: Duration = Duration::from_millis(10);
 /// Time after which what range tombstones hide is tried to be removed again; twice as long after each further failure, up to 64 times. So
 /// a store that nobody uses does not keep on reading what the device does not give.
 const CLEAN_AGAIN: Duration = Duration::from_secs(1);
 const MOST_DOUBLED: u32 = 6;
-/// Longest time for which a writer is held back when little is free.
+/// Longest time for which a writer is held back when little is free; and that for which each is as long as another one needs more than
+/// so many rounds of migration have left free.
 const PACE: Duration = Duration::from_micros(500);
+const CROWDED_PACE: Duration = Duration::from_millis(5);
+const MANY_ROUNDS: u32 = 8;
 
 /// Signals between writers and the background threads.
 pub struct Work {
@@ -66,8 +70,12 @@ pub struct Work {
     pub memory_pct: AtomicU64,
     /// For how long writers had been held back when a migration last began.
     pub stall_ns: AtomicU64,
-    /// Writers that wait for room.
+    /// Those who wait for what migrations do: writers for room, and who has asked for a flush or a compaction.
     pub waiting: AtomicU32,
+    /// Whether what was made free for one who waits was taken by others again and again.
+    pub crowded: AtomicBool,
+    /// How fast migrations may be where nobody waits, if there is a limit.
+    pub rate: Option<Rate>,
 }
 
 #[derive(Default)]
@@ -83,9 +91,9 @@ struct State {
 
 impl Work {
     /// No work yet.
-    pub fn new(background: Background) -> Self {
+    pub fn new(options: &Options) -> Self {
         Work {
-            background,
+            background: options.background,
             state: Mutex::default(),
             space_wanted: Condvar::new(),
             space_made: Condvar::new(),
@@ -104,6 +112,8 @@ impl Work {
             memory_pct: AtomicU64::new(0),
             stall_ns: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
+            crowded: AtomicBool::new(false),
+            rate: options.migration_rate.map(Rate::new),
         }
     }
 
@@ -169,10 +179,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.work.memory_pct.load(Ordering::Relaxed) > pct
     }
 
-    /// Whether there is something to migrate, and no more may be written to flash: as long as there is some room yet, and memory.
+    /// Whether there is something to migrate, and no more may be written to flash: as long as there is memory. What a writer needs
+    /// that finds no room is written all the same.
     pub fn is_held_back(&self) -> bool {
-        let none_left = self.is_filled(LAST_PCT) || self.is_memory_over(LAST_MEMORY_PCT);
-        self.is_over(self.options.low_pct) && self.flash.is_spent() && !none_left
+        self.is_over(self.options.low_pct) && self.flash.is_spent() && !self.is_memory_over(LAST_MEMORY_PCT)
     }
 
     /// Whether what range tombstones hide is to be removed now. Not while no more may be written to flash: a writer that needs the room
@@ -193,7 +203,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             return;
         }
         *self.work.cleaning_from.lock() = None;
-        let again = match self.clean_ranges(&|| !self.is_waited_for()) {
+        let goes_on = || !self.is_waited_for() && !self.is_over(self.options.high_pct);
+        let again = match self.clean_ranges(&goes_on) {
             Ok(Cleaned::All) => return,
             Ok(Cleaned::Some) => Instant::now(),
             Ok(Cleaned::Readable) | Err(_) => {
@@ -205,15 +216,16 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// Whether a writer finds no room, or the store is closed.
-    fn is_waited_for(&self) -> bool {
+    pub fn is_waited_for(&self) -> bool {
         let state = self.work.state.lock();
         state.stop || state.wanted.is_some()
     }
 
-    /// Whether there is something for the background thread that does not wait for the low watermark: a writer that finds no room, what
-    /// range tombstones hide, the end.
+    /// Whether there is something for the background thread that does not wait for the low watermark: a writer that finds no room, the
+    /// end; and what range tombstones hide, below the high one.
     pub fn is_called_away(&self) -> bool {
-        self.is_waited_for() || !self.work.is_inline() && self.is_cleaning_due()
+        let cleans = || !self.work.is_inline() && !self.is_over(self.options.high_pct);
+        self.is_waited_for() || cleans() && self.is_cleaning_due()
     }
 
     /// After a write: migration starts at the high watermark, and writers are held back the more the less is free.
@@ -235,11 +247,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
             return;
         }
-        if !self.is_over(self.options.high_pct) {
+        let crowded = self.work.crowded.load(Ordering::Relaxed);
+        if !self.is_over(self.options.high_pct) && !crowded {
             return;
         }
         self.work.want_space();
-        let pace = self.pace();
+        let pace = if crowded { self.pace().max(CROWDED_PACE) } else { self.pace() };
         if !pace.is_zero() {
             self.counters.stall_ns.add(pace.as_nanos() as u64);
             std::thread::sleep(pace);
@@ -247,18 +260,21 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// How long a writer is held back: the less room there is, and the less memory. What migrations get ahead of costs nothing, so that
-    /// begins when half of what they may use is gone; with memory at once where no more may be written to flash.
+    /// begins when half of what they may use is gone; at once where no more may be written to flash, and then so much in the end that
+    /// writers settle at a fill where they write what the budget brings in, be they one or many.
     fn pace(&self) -> Duration {
         let (free, target) = (self.heap.slabs.free_bytes(), self.free_target(self.options.high_pct));
-        let of_room = if free < target / 2 { 1.0 - free as f64 / (target as f64 / 2.0) } else { 0.0 };
-        let (longest, from) = if self.flash.is_spent() {
-            (SPENT_PACE, MEMORY_PCT)
+        let used = |free: f64, of: f64| (1.0 - free / of).clamp(0.0, 1.0);
+        let (of_room, longest, from) = if self.flash.is_spent() {
+            let used = used(free as f64, target as f64);
+            (SPENT_PACE.mul_f64(used * used), SPENT_MEMORY_PACE, MEMORY_PCT)
         } else {
-            (PACE, MEMORY_PCT.midpoint(LAST_MEMORY_PCT))
+            let used = used(free as f64, target as f64 / 2.0);
+            (PACE.mul_f64(used), PACE, MEMORY_PCT.midpoint(LAST_MEMORY_PCT))
         };
         let memory = self.work.memory_pct.load(Ordering::Relaxed).saturating_sub(from);
         let of_memory = memory as f64 / (LAST_MEMORY_PCT - from) as f64;
-        longest.mul_f64(of_room.max(of_memory).min(1.0))
+        of_room.max(longest.mul_f64(of_memory.min(1.0)))
     }
 
     /// Whether writers were held back for room since this was last asked, or wait for it.
@@ -283,9 +299,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let start = Instant::now();
         self.counters.stalls.add(1);
-        self.work.waiting.fetch_add(1, Ordering::Relaxed);
+        let _waiting = Waiting::new(&self.work.waiting);
         let made = if self.work.is_inline() { self.free_up(need) } else { self.wait_for_space(need) };
-        self.work.waiting.fetch_sub(1, Ordering::Relaxed);
         self.counters.stall_ns.add(start.elapsed().as_nanos() as u64);
         made
     }
@@ -295,6 +310,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if freed.is_err() && self.forget_unreadable() {
             freed = self.try_to_free(need);
         }
+        self.work.crowded.store(false, Ordering::Relaxed);
         // If there is a reason why there is no space, it is that.
         freed.map_err(|error| match error.kind() {
             ErrorKind::NoSpace => self.work.unreadable.lock().clone().unwrap_or(error),
@@ -325,7 +341,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if self.has_room(need) {
             return Ok(());
         }
-        let mut full = None;
+        let (mut full, mut rounds) = (None, 0);
         for victims in [Victims::Unpopular, Victims::All, Victims::Tombstones] {
             loop {
                 self.tidy_slabs();
@@ -335,11 +351,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 if self.is_stopped() {
                     return Err(closed());
                 }
+                rounds += 1;
+                self.work.crowded.store(rounds > MANY_ROUNDS, Ordering::Relaxed);
                 if self.drop_copies(Copies::LeastPopular) > 0 {
                     continue;
                 }
                 match self.migrate_round(victims, 0.0) {
-                    Ok(done) if done.keys > 0 => {}
+                    Ok(done) if done.progress() > 0 => {}
                     Ok(_) => break,
                     Err(error) if error.kind() == ErrorKind::NoSpace => {
                         if self.squeeze().unwrap_or(false) {
@@ -366,7 +384,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// Frees the slots of versions that were replaced, or leaves that to the next changes if the pool has no room for it.
     pub fn drain_retired(&self) {
-        if self.heap.admit(0).is_ok() {
+        if let Ok(_admitted) = self.heap.admit(0) {
             self.drain_parts(&self.router.read().parts);
         }
     }

@@ -79,7 +79,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.reserve_seqnos();
         let len = value.map_or(0, <[u8]>::len);
         self.until_done(|| {
-            self.heap.admit(self.heap.admit_bytes(key.len(), len) + self.admit_doubt_bytes())?;
+            let bytes = self.heap.admit_bytes(key.len(), len) + self.admit_doubt_bytes();
+            let _admitted = self.heap.admit(bytes)?;
             self.try_write_one(key, value, durability)
         })?;
         self.after_write();

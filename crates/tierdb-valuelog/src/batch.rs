@@ -26,8 +26,8 @@ use crate::redo::{REDO, redo_list};
 use crate::ring::Full;
 use crate::storage::Appender;
 use crate::word::{Place, Word};
-use crate::write::Body;
-use std::collections::HashMap;
+use crate::write::{Body, INDEX_ADMIT};
+use std::collections::{HashMap, HashSet};
 use tierdb_base::{Error, ErrorKind, Result};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::{Durability, Op, WriteBatch};
@@ -144,14 +144,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let pages = if deletes_only && (spilled || full) { self.redo_pages(planned.len()) } else { None };
             let installed = if let Some(pages) = pages {
                 let admitted = self.pool.admit((pages.len() as u64 + 1) * PAGE + 32 * planned.len() as u64);
-                let install = |()| self.install(planned, &absent, RedoIn::Pages(&pages), durability);
+                let install = |_admitted| self.install(planned, &absent, RedoIn::Pages(&pages), durability);
                 let installed = admitted.and_then(install);
                 pages.into_iter().for_each(|page| self.pages.give_back(page));
                 installed?
             } else if spilled {
                 self.write_spilled(planned, &absent, durability)?
             } else {
-                self.pool.admit(in_ring + 32 * planned.len() as u64 + 4096)?;
+                let _admitted = self.pool.admit(in_ring + 32 * planned.len() as u64 + 4096)?;
                 self.install(planned, &absent, RedoIn::Ring, durability)?
             };
             match installed {
@@ -175,8 +175,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.where_pages_are(|| self.find_or_make_entries(planned))
     }
 
+    /// Nobody is pinned meanwhile, so an entry that was found for one key may have become another's.
     fn find_or_make_entries(&self, planned: &mut [Planned<'_>]) -> Result<()> {
-        let _guard = crossbeam_epoch::pin();
         let mut is_full = false;
         // What an earlier try has found may have gone to other keys.
         planned.iter_mut().for_each(|write| write.entry = NO_ENTRY);
@@ -184,8 +184,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let is_delete = write.body.is_none();
             let found = match is_delete && is_full {
                 true => self.index.get(write.key)?,
-                false => match self.index.get_or_insert(write.key, || self.hsit.allocate()) {
-                    Ok((entry, _)) => Some(entry),
+                false => match self.find_or_make_entry(write.key) {
+                    Ok(entry) => Some(entry),
                     Err(error) if is_delete && error.kind() == ErrorKind::NoSpace => {
                         is_full = true;
                         self.index.get(write.key)?
@@ -197,6 +197,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
             write.entry = found.unwrap_or(NO_ENTRY);
         }
         Ok(())
+    }
+
+    fn find_or_make_entry(&self, key: &[u8]) -> Result<u64> {
+        let _admitted = self.pool.admit(INDEX_ADMIT)?;
+        Ok(self.index.get_or_insert(key, || self.hsit.allocate())?.0)
     }
 
     /// Whether there is a moment during this call at which the index has none of the keys.
@@ -236,6 +241,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         absent: &[Planned<'_>],
         durability: Durability,
     ) -> Result<Installed> {
+        let entries: HashSet<u64> = planned.iter().map(|write| write.entry).collect();
+        if entries.len() < planned.len() {
+            return Ok(Installed::KeyMoved);
+        }
         let mut appender = Appender::new(Cause::Foreground);
         let mut words: HashMap<u64, Word> = HashMap::with_capacity(planned.len());
         let mut redo_parts = None;
@@ -261,7 +270,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
                 (Kind::RedoParts, body)
             };
-            self.pool.admit(self.layout.ring_bytes / 2 + 32 * planned.len() as u64 + 4096)?;
+            let _admitted = self.pool.admit(self.layout.ring_bytes / 2 + 32 * planned.len() as u64 + 4096)?;
             self.install(planned, absent, RedoIn::Record(redo.0, redo.1), durability)
         });
         if !matches!(outcome, Ok(Installed::Yes(_))) {
@@ -399,8 +408,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(Installed::Yes(filled))
     }
 
-    /// As [`Core::purge`], if there is such an entry, and it has no value.
+    /// As [`Core::purge`], if the key has an entry, and that no value.
     fn purge_if_absent(&self, key: &[u8], entry: u64) {
+        // A try that was refused may have forgotten what an earlier one had made.
+        let made = || self.index.get(key).ok().flatten().unwrap_or(NO_ENTRY);
+        let entry = if entry == NO_ENTRY { made() } else { entry };
         if self.hsit.at(entry).is_some() && self.hsit.word(entry).place() == Place::None {
             self.purge(key, entry);
         }

@@ -308,6 +308,33 @@ pub(crate) mod tests {
         assert!(core.deleted.lock().is_empty() && core.index.get(&key(KEYS - 1)).expect("whole").is_none());
     }
 
+    /// The keys of a batch come to the index before the batch itself is admitted. Those of one that is refused leave it again.
+    #[test]
+    fn a_batch_of_new_keys_that_the_log_has_no_room_for_neither_fails_the_store_nor_leaves_anything() {
+        let world = World::new();
+        let log = LoggedOptions { buffer_bytes: 4 << 10, ..small_log() };
+        // Not filled up to the last byte: the first keys of the batch are to find room.
+        let core = store_without_checkpoints(&world, log, |core| {
+            core.put(b"key", &[7; 1000], Durability::Grouped).expect("room");
+            core.pool.log_used() < core.pool.log_capacity() - 24 * 4096
+        });
+        let mut batch = WriteBatch::new();
+        for number in 0..1200u32 {
+            batch.put(number.to_be_bytes(), b"value").expect("a small batch");
+        }
+        let before = (core.index.inserted(), core.index.keys());
+        for _ in 0..2 {
+            let refused = core.write(&batch, Durability::Grouped);
+            assert!(is_no_space(&refused), "{refused:?}");
+        }
+        assert!(core.index.inserted() > before.0, "some came as far as the index");
+        world.dir("fast").set_capacity(None);
+        core.put(b"key", b"value", Durability::Durable).expect("room for a checkpoint");
+        core.purge_deleted();
+        assert_eq!(core.index.keys(), before.1);
+        core.write(&batch, Durability::Durable).expect("room for a checkpoint");
+    }
+
     /// A grouped delete behind a durable put that is still on its way is made durable by nobody else.
     #[test]
     fn a_grouped_delete_leaves_the_index_whatever_it_replaces() {
@@ -323,6 +350,42 @@ pub(crate) mod tests {
             core.purge_deleted();
             assert!(core.deleted.lock().is_empty() && core.index.get(b"key").expect("whole").is_none());
         }
+    }
+
+    /// What a snapshot sees of a durable put that is on its way is durable before it is read, whatever came over it.
+    #[test]
+    fn a_mark_that_a_snapshot_may_need_is_handed_on() {
+        let core = store_without_checkpoints(&World::new(), small_log(), |_| false);
+        core.put(b"key", b"first", Durability::Durable).expect("room");
+        let entry = core.index.get(b"key").expect("whole").expect("it was put");
+        core.hsit.publish(entry, core.hsit.word(entry).dirty());
+        let snapshot = core.open_snapshot();
+        for _ in 0..3 {
+            core.put(b"key", b"later", Durability::Grouped).expect("room");
+            assert!(core.hsit.word(entry).is_dirty());
+        }
+        core.close_snapshot(snapshot);
+        core.put(b"key", b"last", Durability::Grouped).expect("room");
+        assert!(!core.hsit.word(entry).is_dirty(), "nobody is left who would read it");
+    }
+
+    /// A purge that comes late, and finds no room in the log, takes nothing from the key that has the entry now.
+    #[test]
+    fn who_has_lost_an_entry_does_not_claim_it_for_want_of_room() {
+        let world = World::new();
+        let log = LoggedOptions { buffer_bytes: 4 << 10, ..small_log() };
+        let core = store_without_checkpoints(&world, log, |_| false);
+        core.put(b"key", b"value", Durability::Grouped).expect("room");
+        let snapshot = core.open_snapshot();
+        core.delete(b"key", Durability::Grouped).expect("room");
+        let entry = core.index.get(b"key").expect("whole").expect("a snapshot sees it");
+        while !is_no_space(&core.put(b"other", &[7; 1000], Durability::Grouped)) {}
+        core.purge(b"gone", entry);
+        core.close_snapshot(snapshot);
+        world.dir("fast").set_capacity(None);
+        core.put(b"other", b"value", Durability::Durable).expect("room for a checkpoint");
+        core.purge_deleted();
+        assert!(core.deleted.lock().is_empty() && core.index.get(b"key").expect("whole").is_none());
     }
 
     /// Does `run`, without what `site` persists.
@@ -582,7 +645,8 @@ pub(crate) mod tests {
         let admit = || {
             let read = core.read_flash(word, entry, Cause::Foreground).expect("no faults");
             let (header, bytes) = read.expect("whole");
-            let value = core.admit_and_share(header, bytes, entry, word, filling).expect("no faults");
+            let value =
+                core.admit_and_share((header, bytes), entry, (word, filling), false).expect("no faults");
             assert_eq!(value.as_deref(), Some(&[1; 500][..]));
             core.cache.get(core.hsit.aux(entry).slot(), entry, word.0).is_some()
         };

@@ -30,8 +30,9 @@ const FIRST_PLACES: usize = 16;
 const USUAL_KEY: usize = 24;
 /// Entries of a scan that are chained at once.
 const MOST_SEEN: usize = 128;
-/// A range is scattered if more values of it than this are, and more than an eighth of those that are cached.
-const FEW_SCATTERED: usize = 3;
+/// A range is scattered if more values of it than this are, and more than an eighth of those that are cached. So many do not make a run
+/// that would be left alone.
+const FEW_SCATTERED: usize = LONG_RUN - 1;
 
 /// Where the cursor stands: between two keys.
 #[derive(Clone, Copy, Debug)]

@@ -123,6 +123,13 @@ impl<P: Pool, D: Dir> Engine for ValueLog<P, D> {
         self.timed(Timed::Get, || self.core.get(key))
     }
 
+    fn contains(&self, key: &[u8]) -> Result<bool> {
+        check_key(key)?;
+        self.core.gate.check_open()?;
+        self.core.counters.gets.add(1);
+        self.core.contains(key)
+    }
+
     fn get_at(&self, key: &[u8], snapshot: &Snapshot) -> Result<Option<Value>> {
         check_key(key)?;
         self.core.gate.check_open()?;

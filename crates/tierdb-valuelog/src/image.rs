@@ -165,7 +165,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             Ok(page) => page,
             Err(error) => return unless_full(error),
         };
-        self.pool.admit(2 * PAGE)?;
+        let _admitted = self.pool.admit(2 * PAGE)?;
         let mut stage = Stage::new(&*self.pool);
         stage.write(page * PAGE, &head);
         stage.drain().publish(IMAGE, seal(self.seed, IMAGE, page));

@@ -215,9 +215,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// Writes a part, and returns where it is, and its checksum.
     fn write_part(&self, part: &[u8], number: u64, cause: Cause) -> Result<((u8, u32), u64)> {
+        let mut buf = AlignedBuf::zeroed(PART_HEADER + part.len())?;
         let device = self.storage.pick();
         let chunk = device.allocate(&*self.pool, State::Part, self.layout.chunk_bytes, false)?;
-        let mut buf = AlignedBuf::zeroed(PART_HEADER + part.len())?;
         let mut header = [0u8; PART_HEADER];
         header[0..8].copy_from_slice(&(part.len() as u64).to_le_bytes());
         header[8..16].copy_from_slice(&number.to_le_bytes());

@@ -84,6 +84,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
+    /// Whether `key` has a value now. Its index alone is asked.
+    pub fn contains(&self, key: &[u8]) -> Result<bool> {
+        // While this is pinned, the entry is the key's, or free.
+        let _guard = crossbeam_epoch::pin();
+        let Some(entry) = self.index.get(key)? else { return Ok(false) };
+        match self.hsit.settled(entry)?.place() {
+            Place::None | Place::Free => Ok(false),
+            Place::Ring(_) | Place::Flash(..) => Ok(true),
+            Place::Damaged => Err(self.damaged_entry(entry).with_key(key)),
+        }
+    }
+
     /// The value of `key` as a snapshot at `seqno` sees it.
     pub fn get_at(&self, key: &[u8], seqno: u64) -> Result<Option<Value>> {
         let guard = crossbeam_epoch::pin();
@@ -164,7 +176,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 let filling = self.storage.filling(word.place());
                 drop(guard);
                 if let Some((header, bytes)) = self.read_second_level(word, entry, filling, key)
-                    && let Some(value) = self.admit_and_share(header, bytes, entry, word, filling)?
+                    && let Some(value) =
+                        self.admit_and_share((header, bytes), entry, (word, filling), true)?
                 {
                     return Ok(Some(Some(value)));
                 }
@@ -177,7 +190,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     }
                     match read {
                         Some((header, bytes)) if header.key(&bytes) == key => {
-                            if let Some(value) = self.admit_and_share(header, bytes, entry, word, filling)? {
+                            if let Some(value) =
+                                self.admit_and_share((header, bytes), entry, (word, filling), false)?
+                            {
                                 return Ok(Some(Some(value)));
                             }
                             if !still() {
@@ -269,7 +284,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 if !alone {
                     ready[number] = Ready::Raw(raw);
                 } else if let Some((header, bytes)) = self.checked(raw, key(number))
-                    && let Ok(Some(value)) = self.admit_and_share(header, bytes, entry, word, filling)
+                    && let Ok(Some(value)) =
+                        self.admit_and_share((header, bytes), entry, (word, filling), true)
                 {
                     ready[number] = Ready::Scattered(value);
                 }
@@ -302,7 +318,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// The value of `key` from the cache's second level.
     fn second_copy(&self, entry: u64, word: Word, filling: u32, key: &[u8]) -> Option<Value> {
         let (header, bytes) = self.read_second_level(word, entry, filling, key)?;
-        self.admit_and_share(header, bytes, entry, word, filling).ok()?
+        self.admit_and_share((header, bytes), entry, (word, filling), true).ok()?
     }
 
     /// The record of `key` at `word` in a `filling` of its chunk, from the cache's second level.
@@ -371,17 +387,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
         (self.hsit.word(entry).clean() == word).then(|| self.storage.filling(word.place()))
     }
 
-    /// The value in a record just read from flash. It goes through the cache if that takes it, and if the word is that of the
-    /// entry, in the `filling` that it was before the read.
+    /// The value in a record just read from flash, or from the cache's second level. It goes through the cache if that takes it, and if
+    /// the word is that of the entry, in the `filling` that it was before the read. What the second level had is `known` to be read
+    /// again.
     pub fn admit_and_share(
         &self,
-        header: Header,
-        record: Arc<[u8]>,
+        (header, record): Record,
         entry: u64,
-        word: Word,
-        filling: u32,
+        at: (Word, u32),
+        known: bool,
     ) -> Result<Option<Value>> {
-        self.admit((&header, &record), entry, (word, filling), false);
+        self.admit((&header, &record), entry, at, known);
         self.value_of(header, record)
     }
 

@@ -179,12 +179,12 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
     core.replay_batches()?;
     if !image.filter(|_| damage.is_empty()).is_some_and(|image| core.restore(image)) {
         for (key, entry) in core.claim_entries(!damage.is_empty())? {
-            if core.pool.admit(ADMIT_BYTES).is_err() {
+            let Ok(_admitted) = core.pool.admit(ADMIT_BYTES) else {
                 // The log has no room for it now.
                 core.hsit.mark(entry, Word::NONE);
                 core.deleted.lock().add(entry, &key, core.clock.last());
                 continue;
-            }
+            };
             // A key that damage keeps in the index has no value all the same.
             if core.index.remove(&key, entry).is_ok() {
                 core.hsit.free_later(entry);

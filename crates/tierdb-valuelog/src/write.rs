@@ -54,9 +54,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let body = self.body(key, value)?;
         let stored = stored_len(HEADER + key.len() + body.bytes.len());
         let written = if stored <= self.ring_limit() {
-            self.pool.admit(stored + INDEX_ADMIT).and_then(|()| self.put_in_ring(key, &body, durability))
+            self.pool
+                .admit(stored + INDEX_ADMIT)
+                .and_then(|_admitted| self.put_in_ring(key, &body, durability))
         } else {
-            self.pool.admit(INDEX_ADMIT).and_then(|()| self.put_on_flash(key, &body, durability))
+            self.pool.admit(INDEX_ADMIT).and_then(|_admitted| self.put_on_flash(key, &body, durability))
         };
         let (entry, word) = written.inspect_err(|_| {
             if let Some(parts) = &body.parts {
@@ -232,8 +234,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
     ) {
         let kept = self.versions.keep(entry, seqno, old);
         // In a log, what was published first is durable first, so that a grouped write need not be made
-        // durable by its readers, unless it replaces one that must be, and that a snapshot still sees.
-        let dirty = durability == Durability::Durable || !self.ordered || kept && old.is_dirty();
+        // durable by its readers, unless it replaces one that must be, or that one has itself replaced, and that a
+        // snapshot still sees.
+        let is_seen = || kept || self.clock.has_snapshots();
+        let dirty = durability == Durability::Durable || !self.ordered || old.is_dirty() && is_seen();
         self.hsit.publish(entry, if dirty { new.dirty() } else { new });
         // Of this and whoever caches the old record, one sees what the other stored.
         fence(SeqCst);
@@ -272,7 +276,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         check_key(key)?;
         let _changing = self.gate.change()?;
         self.reserve_seqnos();
-        self.pool.admit(256)?;
+        let admitted = self.pool.admit(256)?;
         self.counters.deletes.add(1);
         self.counters.user_bytes.add(key.len() as u64);
         loop {
@@ -299,19 +303,30 @@ impl<P: Pool, D: Dir> Core<P, D> {
             drop(latched);
             self.pool.fence();
             drop(guard);
+            drop(admitted);
             self.acknowledge(entry, word, durability)?;
             self.purge(key, entry);
             return Ok(());
         }
     }
 
-    /// Takes a key that is not there out of the index, now or when no snapshot sees a value of it.
+    /// Takes a key that is not there out of the index, now or when no snapshot sees a value of it and the log has room.
     pub fn purge(&self, key: &[u8], entry: u64) {
+        let admitted = self.pool.admit(ADMIT_BYTES);
         // Until the key is added, the entry goes to no other: one that was added for it before would be replaced.
         let _guard = crossbeam_epoch::pin();
-        if !self.try_purge(key, entry) {
+        let done = match admitted {
+            Ok(_admitted) => self.try_purge(key, entry),
+            Err(_) => self.is_gone(key, entry),
+        };
+        if !done {
             self.deleted.lock().add(entry, key, self.clock.last());
         }
+    }
+
+    /// Whether `key` has left the index, or has another entry.
+    fn is_gone(&self, key: &[u8], entry: u64) -> bool {
+        matches!(self.index.get(key), Ok(found) if found != Some(entry))
     }
 
     /// As [`Core::purge`], if it can be done now. `true` when nothing is left to do.
@@ -325,7 +340,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         // A snapshot that is not open yet sees what is there now.
         if word.is_dirty() || self.versions.has_value(entry) {
             // Nor is anything left to do if the entry has become another key's.
-            return matches!(self.index.get(key), Ok(found) if found != Some(entry));
+            return self.is_gone(key, entry);
         }
         match self.index.remove(key, entry) {
             Ok(true) => {
@@ -349,9 +364,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
             // A grouped delete has nobody else who would clear the mark that it may have.
             let word = self.hsit.word(entry);
             let is_marked = word.place() == Place::None && word.is_dirty();
-            if is_marked && self.hsit.persist(entry, word).is_err() || self.pool.admit(ADMIT_BYTES).is_err() {
+            if is_marked && self.hsit.persist(entry, word).is_err() {
                 return;
             }
+            let Ok(_admitted) = self.pool.admit(ADMIT_BYTES) else { return };
             // Locked until it is done: who counts keys finds each either here, or not in the index.
             let mut deleted = self.deleted.lock();
             let Some((entry, key)) = deleted.pop(self.versions.oldest()) else { return };

@@ -55,8 +55,8 @@ impl Drop for Inner {
 
 impl Db {
     /// Opens the store in the directory `path`, on one plain SSD, and creates it where the directory is absent
-    /// or empty (its parent must be there). It may use half the default memory (see [`Config::memory`]) for the
-    /// index, and grow as large as the file system.
+    /// or empty (its parent must be there). It may use half the default memory (see [`Config::memory`]),
+    /// but an eighth of the capacity at most, for the index and the write buffer (a third), and grow as large as the file system.
     ///
     /// # Errors
     /// `NotAStore` if the directory holds other files; `TierMissing` if it is one tier of a store with more;
@@ -111,6 +111,15 @@ impl Db {
         self.engine().get(key.as_ref())
     }
 
+    /// Whether `key` has a value now. The valuelog engine asks its index alone, in memory or on the fast tier; the slab engine reads
+    /// the value.
+    ///
+    /// # Errors
+    /// As [`Db::get`], but that the bytes of a value are damaged shows only if they are read.
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.engine().contains(key.as_ref())
+    }
+
     /// The value of `key` as `snapshot` sees it.
     ///
     /// # Errors
@@ -129,7 +138,7 @@ impl Db {
     /// Stores `value` under `key`, replacing any older value, with the configured durability.
     ///
     /// # Errors
-    /// `Invalid` for arguments over a limit; `NoSpace` if a tier is full; `Poisoned` after a failed write.
+    /// `Invalid` for arguments over a limit; `NoSpace` if a tier is full; `Io` for the write that fails, and `Poisoned` after it.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.put_with(key, value, self.inner.durability)
     }
@@ -150,7 +159,7 @@ impl Db {
     /// Removes `key`, if it is there, with the configured durability. Succeeds on a full store.
     ///
     /// # Errors
-    /// `Invalid`; `Poisoned`.
+    /// `Invalid`; `Io`; `Poisoned`.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
         self.delete_with(key, self.inner.durability)
     }
@@ -179,15 +188,29 @@ impl Db {
         self.engine().write(batch, durability)
     }
 
-    /// Removes every key of `range` that is there when the call starts, and returns how many there were. One
-    /// batch while they are at most 1,048,576 and of 64 MiB in all (which 16,384 keys of the greatest length are), otherwise
+    /// Removes every key of `range` that is there when the call starts, and returns how many there were, with the configured
+    /// durability; [`KeyRange::prefix`] is the range of all keys with a prefix. The valuelog engine visits and removes each key, so it
+    /// costs as much as so many deletes in batches; the slab engine counts them and writes one tombstone for all, which background work
+    /// cleans away. One batch while they are at most 1,048,576 and of 64 MiB in all (which 16,384 keys of the greatest length are), otherwise
     /// several in key order; smaller ones where both tiers are full. A crash, or whoever reads in between, may find the
     /// keys of the first batches gone and not the others.
     ///
     /// # Errors
     /// `Poisoned`; what was removed before a failure stays removed.
     pub fn delete_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<u64> {
-        self.engine().delete_range(&key_range(&range), self.inner.durability)
+        self.delete_range_with(range, self.inner.durability)
+    }
+
+    /// As [`Db::delete_range`], with this durability.
+    ///
+    /// # Errors
+    /// As [`Db::delete_range`].
+    pub fn delete_range_with<K: AsRef<[u8]>>(
+        &self,
+        range: impl RangeBounds<K>,
+        durability: Durability,
+    ) -> Result<u64> {
+        self.engine().delete_range(&key_range(&range), durability)
     }
 
     /// All entries in key order, as of now.

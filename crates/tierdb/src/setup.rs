@@ -208,15 +208,7 @@ impl Prepared {
 
     fn options(&self, pool: &impl Pool) -> Options {
         let mut options = Options::for_pool(self.memory, pool.len());
-        let own = &self.config.valuelog;
-        if let Some(buffer) = own.write_buffer {
-            let rings = u64::from(options.rings).min((buffer.bytes() / (256 << 10)).max(1));
-            options.rings = rings as u32;
-            options.ring_bytes = buffer.bytes() / rings / 4096 * 4096;
-        }
-        options.reclaim_pct = own.reclaim_pct.unwrap_or(options.reclaim_pct);
-        options.gc_free_pct = own.gc_free_pct.unwrap_or(options.gc_free_pct);
-        options.gc_garbage_pct = own.gc_garbage_pct.unwrap_or(options.gc_garbage_pct);
+        self.config.valuelog.apply(&mut options);
         options
     }
 

@@ -429,16 +429,18 @@ fn a_lost_page_of_the_pool_costs_little() {
     fill(&config);
     let image = place.path("data/pool.image");
     let pages = std::fs::metadata(&image).expect("image").len() / 4096;
-    let mut saved = Vec::new();
-    for page in (1..pages).step_by(pages as usize / 7) {
+    let (mut saved, mut told) = (Vec::new(), 0);
+    for page in (1..pages).step_by(pages as usize / 40) {
         let whole = std::fs::read(&image).expect("read");
         damage(&image, |_| page as usize * 4096 + 1000);
         let (report, entries) = place.repaired(&config);
         saved.push(right(&report, &entries));
+        told += usize::from(!report.notes.is_empty() || !report.damage.is_empty());
         std::fs::write(&image, whole).expect("write");
         std::fs::remove_dir_all(place.path("away")).expect("remove");
     }
     assert!(saved.iter().all(|saved| *saved == KEYS as usize), "{saved:?}");
+    assert!(told > 0, "none of the pages is in use");
 }
 
 #[test]

@@ -148,7 +148,12 @@ fn add(draft: &mut Draft<'_>, figure: Figure, name: &str) -> Result<(), Failure>
             own_sizes(draft.case(name, "", 1024, phases)?);
         }
         Figure::Promotion => {
-            for (label, pinned) in [("pinned 70 %", 70), ("nothing pinned", 0)] {
+            let cases = [
+                ("pinned 70 %", 70, false),
+                ("pinned 70 %, promoted by migrations", 70, true),
+                ("nothing pinned", 0, false),
+            ];
+            for (label, pinned, by_migration) in cases {
                 let phases = (1..=INTERVALS)
                     .map(|interval| Phase { name: format!("c {interval}"), ..draft.phase("c", 0.0) })
                     .collect();
@@ -157,6 +162,7 @@ fn add(draft: &mut Draft<'_>, figure: Figure, name: &str) -> Result<(), Failure>
                 let knobs = &mut draft.case(name, label, 1024, phases)?.setup.knobs;
                 knobs.pinned = Some(Pinned::Percent(pinned));
                 knobs.copied_pct = Some(pinned);
+                knobs.promotes_by_migration = by_migration;
             }
         }
         Figure::Pinning => {
@@ -208,29 +214,40 @@ fn own_sizes(case: &mut Case) {
     case.setup.knobs.below_least = case.system.starts_with("slab") && case.setup.fast_bytes < LEAST_FAST;
 }
 
-/// Single tiers, and several shares of NVM. Of an engine that keeps values on flash alone only the latter.
+/// Of a system over two tiers several shares of NVM, and single tiers where it has them.
+///
+/// # Errors
+/// `Invalid` for a system that is not over two tiers, of which the smaller is byte-addressable.
 fn cost(draft: &mut Draft<'_>, name: &str) -> Result<(), Failure> {
+    let (on_flash, on_fast) = match name {
+        "slab-byte" => (Some("slab-ssd"), Some("slab-byte")),
+        "rocksdb-tiers" => (Some("rocksdb"), Some("rocksdb-fast")),
+        "tierdb-byte" => (None, None),
+        other => {
+            return Err(Failure::Invalid(format!(
+                "figure 8 is about two tiers: {other} has no fast tier that could be as small as a part of the data; there are \
+                 slab-byte, tierdb-byte and rocksdb-tiers"
+            )));
+        }
+    };
     let data = draft.data(1024);
     let phase = draft.phase("a", 1.0);
-    let byte = name.ends_with("-byte");
-    if name == "slab-byte" {
-        for (device, dollars) in [("qlc", QLC_COST), ("tlc", TLC_COST)] {
-            let label = format!("{device} ${dollars:.2}/GB");
-            let case = draft.case("slab-ssd", label, 1024, vec![phase.clone()])?;
-            case.setup.emulate_flash = Some(device.to_owned());
-        }
+    for (device, dollars) in [("qlc", QLC_COST), ("tlc", TLC_COST)] {
+        let Some(single) = on_flash else { continue };
+        let case = draft.case(single, format!("{device} ${dollars:.2}/GB"), 1024, vec![phase.clone()])?;
+        case.setup.emulate_flash = Some(device.to_owned());
     }
-    for percent in SHARES.into_iter().filter(|_| byte) {
+    for percent in SHARES {
         let share = f64::from(percent) / 100.0;
         let dollars = share * NVM_COST + (1.0 - share) * QLC_COST;
         let case = draft.case(name, format!("het{percent} ${dollars:.2}/GB"), 1024, vec![phase.clone()])?;
-        let least = if name.starts_with("slab") { 4 << 20 } else { case.setup.fast_bytes };
+        let least = if name == "tierdb-byte" { case.setup.fast_bytes } else { 4 << 20 };
         case.setup.fast_bytes = ((data as f64 * share) as u64).max(least);
         own_sizes(case);
     }
-    if name == "slab-byte" {
-        let case = draft.case(name, format!("nvm ${NVM_COST:.2}/GB"), 1024, vec![phase])?;
-        // With records' heads, classes of slots and what is being replaced, all of it stays below the mark.
+    if let Some(single) = on_fast {
+        let case = draft.case(single, format!("nvm ${NVM_COST:.2}/GB"), 1024, vec![phase])?;
+        // With heads of records, classes of slots and what is being replaced, all of it stays below the mark.
         case.setup.fast_bytes = (data * 2).max(32 << 20);
     }
     Ok(())
@@ -425,7 +442,8 @@ impl Figure {
                     place: |at| Some((at.label.to_owned(), at.phase.split(' ').nth(1)?.parse().ok()?)),
                 }),
                 ..view(
-                    "Figure 11b: promotions, YCSB C over time (without pinned keys there are none, and the fast tier empties)",
+                    "Figure 11b: promotions, YCSB C over time, as keys are read, and by migrations alone as in the paper (without pinned keys \
+                     there are none, and the fast tier empties)",
                     "promotions raise the share of reads from NVM significantly, and so throughput.",
                     &[Rate, FromMemory, FromFast, FromFlash, Promoted],
                 )

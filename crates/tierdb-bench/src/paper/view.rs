@@ -155,10 +155,7 @@ impl Column {
             Column::WriteAmplification => phase.write_amplification,
             Column::FlashWritten => Some(flash() / f64::from(1 << 20)),
             Column::FlashPerOp => Some(flash() / phase.ops.max(1) as f64),
-            Column::MigrationCpu => {
-                let migrate = phase.background.iter().find(|(name, _)| name == "tierdb-migrate")?;
-                Some(migrate.1 / phase.seconds.max(1e-9))
-            }
+            Column::MigrationCpu => Some(grown("migration_cpu_ns")? / 1e9 / phase.seconds.max(1e-9)),
             Column::FromMemory => read("reads_cached"),
             Column::FromFast => read("reads_fast"),
             Column::FromFlash => read("reads_flash"),

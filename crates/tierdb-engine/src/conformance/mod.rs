@@ -232,10 +232,5 @@ macro_rules! conformance {
         fn threads_may_come_and_go() {
             $crate::conformance::threads_come_and_go(&mut $harness, 200).expect("conforms");
         }
-
-        #[test]
-        fn a_full_store_recovers() {
-            $crate::conformance::full_store_recovers(&mut $harness).expect("conforms");
-        }
     };
 }

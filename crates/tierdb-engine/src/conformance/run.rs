@@ -99,7 +99,10 @@ impl Session<'_, '_> {
             }
             Step::Get(key) => {
                 let view = self.oracle.view();
-                same(key, engine.get(key).during(|| "get".into())?.as_deref(), &view)
+                let is_there = engine.contains(key).during(|| "contains".into())?;
+                let found = engine.get(key).during(|| "get".into())?;
+                ensure!(is_there == found.is_some(), "contains of {} is {is_there}", printable(key));
+                same(key, found.as_deref(), &view)
             }
             Step::MultiGet(keys) => {
                 let view = self.oracle.view();

@@ -144,7 +144,7 @@ pub fn acknowledge<P: Pool>(pool: &P, known: &Oracle<Known>) -> Result<()> {
 pub fn work<D: Dir>(pool: &LoggedPool<D>, known: &Oracle<Known>, steps: u64, seed: u64) -> Result<()> {
     let mut rng = fastrand::Rng::with_seed(seed);
     for _ in 0..steps {
-        pool.admit(BODY + 100)?;
+        let _admitted = pool.admit(BODY + 100)?;
         publish(pool, known);
         let pending = known.get();
         if rng.u8(0..3) == 0 || pending.published.len() - pending.acked >= WORDS as usize / 2 {

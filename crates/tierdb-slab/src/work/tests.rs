@@ -2,12 +2,14 @@
 
 use super::*;
 use crate::config::Options;
+use crate::engine::SlabStore;
 use crate::flash::Limit;
 use crate::levels::FIRST;
 use crate::live::LiveTable;
 use crate::plan::Plan;
 use crate::rig::{self, Store};
 use crate::slabs::Purpose;
+use crate::tune::now;
 use std::sync::atomic::{AtomicBool, AtomicU8};
 use tierdb_engine::{Durability, Engine, KeyRange};
 use tierdb_sim::{EventKind, FaultKind, FaultPlan, Ops};
@@ -117,13 +119,40 @@ fn what_can_wait_does_not_exceed_the_write_budget() {
     for (pct, exceeds) in [(80, false), (101, true)] {
         core.work.memory_pct.store(pct, Ordering::Relaxed);
         assert_eq!((core.is_over(99), core.is_held_back()), (true, !exceeds), "{pct} %");
-        assert!(core.pace() > SPENT_PACE / 10, "{pct} %");
+        assert!(core.pace() > SPENT_MEMORY_PACE / 10, "{pct} %");
     }
     core.work.memory_pct.store(0, Ordering::Relaxed);
     assert_eq!(core.pace(), Duration::ZERO);
     // A caller that asks for it is heard.
     store.engine.compact().expect("room");
     assert!(store.part().read().ranges.is_empty() && core.counters.table_bytes.get() > written);
+}
+
+/// Goal: however much is to be written, what goes to flash stays within the budget. Method: the hour's
+/// worth ahead is gone, and a writer writes as fast as it may.
+#[test]
+fn writers_settle_at_what_the_write_budget_brings_in() {
+    const POOL: u64 = 2 << 20;
+    const PER_SECOND: u64 = 200_000;
+    let per_day = vec![Some(PER_SECOND * 86_400)];
+    let options =
+        Options { flash_bytes_per_day: per_day, background: Background::Threads, ..rig::options(POOL) };
+    let world = rig::world(POOL);
+    let engine = SlabStore::create(rig::media(&world, 64 << 20), options).expect("an empty store");
+    let store = Store { world, engine };
+    let (core, budget) = (store.core(), &store.core().flash.dirs[0].budget);
+    budget.spend(PER_SECOND * 3600, now());
+    let begun = Instant::now();
+    for number in 0..u32::MAX {
+        store.put(&number.wrapping_mul(0x9e37_79b1).to_be_bytes(), 700);
+        if begun.elapsed() > Duration::from_secs(3) {
+            break;
+        }
+    }
+    let left = budget.left(now()).expect("a limit");
+    // What was begun when some was left is ended: a table for each of the partitions that are migrated at once, and what it replaces.
+    assert!(left > -(8 * core.flash.table_bytes as i64), "{left} bytes are left");
+    assert!(core.counters.demoted.get() > 0 && core.counters.stall_ns.get() > 0);
 }
 
 #[test]

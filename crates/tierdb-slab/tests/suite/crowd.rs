@@ -1,10 +1,12 @@
-//! Goal: writers that compete for a small fast tier are made to wait, and none of them is refused.
+//! Goal: writers that compete for a small fast tier are made to wait, and none of them is refused, nor left behind.
 //! Method: eight threads insert new keys as fast as they can, many times what the fast tier holds, so that what is freed for one of them
 //! another has taken before it looks.
 
 use crate::rig::Sizes;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use tierdb_engine::conformance::harm::Rig;
-use tierdb_engine::{Background, Durability, Engine};
+use tierdb_engine::{Background, Durability, Engine, WriteBatch};
 
 const THREADS: usize = 8;
 const EACH: usize = 500;
@@ -14,21 +16,56 @@ fn key(number: usize) -> Vec<u8> {
     (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().to_vec()
 }
 
+fn sizes(levels: u8) -> Sizes {
+    Sizes {
+        name: "crowd",
+        pool: 516 * KIB,
+        slab: 16 * KIB,
+        table: 16 * KIB,
+        flash: vec![64 << 20],
+        memory: 512 * KIB,
+        levels: (levels, 1000),
+        background: Background::Threads,
+        ..Sizes::tiny()
+    }
+}
+
+/// What is made free for a batch that needs half of the tier is not taken by small writes for ever.
+#[test]
+fn who_needs_much_is_not_left_behind_by_who_need_little() {
+    let rig = Rig::new(sizes(1), None);
+    let world = rig.empty_world();
+    let engine: &dyn Engine = &*rig.open(&world).expect("opens");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let done = &done;
+            scope.spawn(move || {
+                for number in (0..20_000).map(|number| number * 4 + thread) {
+                    if done.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    engine.put(&key(number % 6_000), &[7; 1024], Durability::Grouped).expect("it waits");
+                }
+            });
+        }
+        let begun = Instant::now();
+        for round in 0..3 {
+            let mut batch = WriteBatch::new();
+            for number in 0..200 {
+                batch.put(key(10_000 + round * 200 + number), [8; 1024]).expect("a small batch");
+            }
+            engine.write(&batch, Durability::Grouped).expect("it waits");
+        }
+        done.store(true, Ordering::Relaxed);
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    });
+}
+
 #[test]
 fn nobody_is_refused() {
     for levels in [1, 2] {
-        let sizes = Sizes {
-            name: "crowd",
-            pool: 516 * KIB,
-            slab: 16 * KIB,
-            table: 16 * KIB,
-            flash: vec![64 << 20],
-            memory: 512 * KIB,
-            levels: (levels, 1000),
-            background: Background::Threads,
-            ..Sizes::tiny()
-        };
-        let rig = Rig::new(sizes, None);
+        let rig = Rig::new(sizes(levels), None);
         let world = rig.empty_world();
         let engine: &dyn Engine = &*rig.open(&world).expect("opens");
         std::thread::scope(|scope| {

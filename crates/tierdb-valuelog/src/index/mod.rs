@@ -177,7 +177,7 @@ impl<P: Pool> Index<P> {
             outcome = self.try_get_or_insert(key, hash, &mut make);
         }
         if self.queued.load(Ordering::Relaxed) > self.most_queued {
-            self.run_structure_updates();
+            self.apply_updates();
         }
         outcome
     }
@@ -309,7 +309,8 @@ impl<P: Pool> Index<P> {
         }
         drop(guard);
         if self.queued.load(Ordering::Relaxed) > self.most_queued {
-            self.run_structure_updates();
+            // The caller may have latches: leaves are joined by who has none.
+            self.apply_updates();
         }
         Ok(true)
     }
@@ -331,7 +332,6 @@ impl<P: Pool> Index<P> {
     /// gone. Called by a background thread from time to time; writers call it when much is queued.
     pub fn run_structure_updates(&self) {
         self.apply_updates();
-        self.blobs.collect();
         let to_join = {
             let mut to_join = self.to_join.lock();
             if to_join.is_empty() {
@@ -343,6 +343,10 @@ impl<P: Pool> Index<P> {
         };
         let mut to_join = to_join.into_iter();
         while let Some(key) = to_join.next() {
+            let Ok(_admitted) = self.leaves.pool.admit(ADMIT_BYTES) else {
+                self.to_join.lock().extend(std::iter::once(key).chain(to_join));
+                break;
+            };
             if !self.join_or_note(key, &epoch::pin()) {
                 self.to_join.lock().extend(to_join);
                 break;
@@ -353,6 +357,11 @@ impl<P: Pool> Index<P> {
     }
 
     fn apply_updates(&self) {
+        self.apply_queued();
+        self.blobs.collect();
+    }
+
+    fn apply_queued(&self) {
         let _applying = self.applying.lock();
         let updates = {
             let mut queue = self.updates.lock();

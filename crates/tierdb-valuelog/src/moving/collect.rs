@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tierdb_base::{Error, Result};
+use tierdb_base::{Error, Result, TierRole};
 use tierdb_device::{Cause, Dir};
 use tierdb_pmem::Pool;
 
@@ -201,8 +201,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 self.counters.collected_chunks.add(1);
                 Ok(None)
             }
-            Err(Error::NoSpace { .. }) if device.is_full() => Ok(Some(Ended::Done)),
-            Err(Error::NoSpace { .. }) => Ok(Some(Ended::ForWantOfChunks)),
+            Err(Error::NoSpace { tier: TierRole::Flash, .. }) if device.is_full() => Ok(Some(Ended::Done)),
+            Err(Error::NoSpace { tier: TierRole::Flash, .. }) => Ok(Some(Ended::ForWantOfChunks)),
             Err(error) => Err(error),
         }
     }

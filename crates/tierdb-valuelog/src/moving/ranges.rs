@@ -30,6 +30,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     fn rewrite_range(&self, members: &[Member], appender: &mut Appender<D, Moving>) -> Result<()> {
         let members = scattered(members);
+        if members.len() < LONG_RUN {
+            // Together they would be as scattered as before, and be moved again.
+            return Ok(());
+        }
         let bytes: u64 = members.iter().map(|m| stored_len(m.record.len())).sum();
         // Where chunks are short, what is rewritten would have to be made room for by collecting.
         let short = || self.storage.devices().iter().any(|device| device.is_short(self.options.gc_free_pct));

@@ -134,6 +134,11 @@ impl<D: Dir, T> Appender<D, T> {
         Ok(pending.into_iter().map(|(_, stored)| stored).collect())
     }
 
+    /// Records that wait for [`Appender::commit`].
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
     /// Forgets what is pending.
     pub fn abandon(&mut self) {
         self.pending.clear();

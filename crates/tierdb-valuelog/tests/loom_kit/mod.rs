@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
 use tierdb_base::{Location, Result};
-use tierdb_pmem::{Arena, Lsn, PersistenceDomain, Pool};
+use tierdb_pmem::{Admitted, Arena, Lsn, PersistenceDomain, Pool};
 use tierdb_sync::switch::AtomicU64;
 
 /// What makes stores durable.
@@ -337,8 +337,8 @@ impl Pool for LoomPool {
         }
     }
 
-    fn admit(&self, _bytes: u64) -> Result<()> {
-        Ok(())
+    fn admit(&self, _bytes: u64) -> Result<Admitted<'_>> {
+        Ok(Admitted::always())
     }
 
     fn keep_log_from(&self, lsn: Lsn) {

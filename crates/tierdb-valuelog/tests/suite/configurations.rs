@@ -50,7 +50,9 @@ fn check_all(mode: Option<LogPlace>) {
         for background in [Background::Inline, Background::Threads] {
             let mut harness = SimHarness::new(Rig::new(sizes(row, background), mode), limits(row));
             random_ops(&mut harness, 100, 400).unwrap_or_else(|failure| panic!("{}: {failure}", row.0));
-            full_store_recovers(&mut harness).unwrap_or_else(|failure| panic!("{}: {failure}", row.0));
+            if limits(row).may_fill {
+                full_store_recovers(&mut harness).unwrap_or_else(|failure| panic!("{}: {failure}", row.0));
+            }
             configurations += 1;
         }
     }

@@ -47,6 +47,12 @@ pub struct Slab {
     /// Raise it if writers stall (`Stats::stall_ns`) while flash and processors are idle. *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration_threads: Option<u8>,
+    /// Bytes that migrations read from flash and write to it in a second, all of them together (`"64 MiB"`). Default: any; at least 64 KiB.
+    ///
+    /// Set it where reads wait for a flash that migrations keep busy. It is exceeded while somebody waits for what they do: a
+    /// writer that finds no room (`Stats::stall_ns`), or who has called `flush` or `compact`. *Takes effect on open.*
+    #[serde(default, with = "size::optional", skip_serializing_if = "Option::is_none")]
+    pub migration_rate: Option<ByteSize>,
     /// Most of the fast tier, in percent, that copies of tables' indexes and filters take. Default 12, 0..=50.
     ///
     /// An open that finds them there reads no table, and what leaves `memory` is read from there again. Where the fast tier is a block
@@ -103,6 +109,10 @@ impl Slab {
             self.migration_threads.is_none_or(|threads| (1..=64).contains(&threads)),
             "slab.migration_threads: must be 1 to 64",
         )?;
+        check(
+            self.migration_rate.is_none_or(|rate| rate >= ByteSize::kib(64)),
+            "slab.migration_rate: must be at least 64 KiB (a second)",
+        )?;
         check(self.table_parts_pct.is_none_or(|pct| pct <= 50), "slab.table_parts_pct: must be 0 to 50")?;
         check(self.levels.is_none_or(|levels| (1..=4).contains(&levels)), "slab.levels: must be 1 to 4")?;
         check(
@@ -136,6 +146,7 @@ impl Slab {
         }
         options.low_pct = self.migrate_to_pct.unwrap_or(options.low_pct);
         options.migration_threads = self.migration_threads.map_or(options.migration_threads, usize::from);
+        options.migration_rate = self.migration_rate.map(ByteSize::bytes).or(options.migration_rate);
         options.table_parts_pct = self.table_parts_pct.unwrap_or(options.table_parts_pct);
         options.levels = self.levels.or(options.levels);
         options.range_tables = self.range_tables.unwrap_or(options.range_tables);

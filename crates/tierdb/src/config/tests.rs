@@ -23,7 +23,8 @@ const FULL: &str = r#"
     pinning_threshold = "auto"
     tracked_pct = 80
     promotion = "by-migration"
-    migration_threads = 4
+    migration_threads = 13
+    migration_rate = "64 MiB"
     migrate_at_pct = 97
     migrate_to_pct = 90
     table_parts_pct = 5
@@ -32,6 +33,7 @@ const FULL: &str = r#"
     table_size = "4 MiB"
     [valuelog]
     write_buffer = "2 GiB"
+    reclaim_pct = 60
     gc_free_pct = 5
     gc_garbage_pct = 40
 "#;
@@ -63,7 +65,8 @@ fn toml_and_builder_say_the_same() {
             pinning_threshold: Some(PinningThreshold::Auto),
             tracked_pct: Some(80),
             promotion: Some(Promotion::ByMigration),
-            migration_threads: Some(4),
+            migration_threads: Some(13),
+            migration_rate: Some(ByteSize::mib(64)),
             migrate_at_pct: Some(97),
             migrate_to_pct: Some(90),
             table_parts_pct: Some(5),
@@ -75,11 +78,49 @@ fn toml_and_builder_say_the_same() {
             write_buffer: Some(ByteSize::gib(2)),
             gc_free_pct: Some(5),
             gc_garbage_pct: Some(40),
-            ..Valuelog::default()
+            reclaim_pct: Some(60),
         });
     let parsed = Config::parse(FULL).expect("full");
     assert_eq!(parsed, built);
     assert_eq!(Config::parse(&built.to_toml().expect("text")).expect("own text"), built);
+}
+
+/// Goal: every setting reaches its engine. Method: each is another than the default.
+#[test]
+fn settings_reach_the_engines() {
+    let config = Config::parse(FULL).expect("full");
+    let defaults = tierdb_slab::Options::for_pool(1 << 30, 64 << 30);
+    let mut options = defaults.clone();
+    config.slab.apply(&mut options);
+    let wanted = tierdb_slab::Options {
+        pinned_pct: None,
+        tracked_pct: 80,
+        promotion: tierdb_slab::Promotion::ByMigration,
+        migration_threads: 13,
+        migration_rate: Some(64 << 20),
+        high_pct: 97,
+        low_pct: 90,
+        table_parts_pct: 5,
+        levels: Some(2),
+        range_tables: 3,
+        table_bytes: 4 << 20,
+        ..defaults
+    };
+    assert_eq!(format!("{options:?}"), format!("{wanted:?}"));
+    let defaults = tierdb_valuelog::Options::for_pool(1 << 30, 64 << 30);
+    let mut options = defaults.clone();
+    config.valuelog.apply(&mut options);
+    assert_eq!(u64::from(options.rings) * options.ring_bytes, 2 << 30);
+    let sizes = (options.rings, options.ring_bytes);
+    let wanted = tierdb_valuelog::Options {
+        rings: sizes.0,
+        ring_bytes: sizes.1,
+        reclaim_pct: 60,
+        gc_free_pct: 5,
+        gc_garbage_pct: 40,
+        ..defaults
+    };
+    assert_eq!(format!("{options:?}"), format!("{wanted:?}"));
 }
 
 #[test]
@@ -128,6 +169,10 @@ fn settings_out_of_range_are_named() {
         ("[[flash]]\npath = \"a\"\n[slab]\nmigrate_at_pct = 100", "migrate_at_pct"),
         ("[[flash]]\npath = \"a\"\n[slab]\nmigrate_to_pct = 98", "migrate_to_pct"),
         ("[[flash]]\npath = \"a\"\n[slab]\nmigration_threads = 65", "migration_threads"),
+        (
+            "[[flash]]\npath = \"a\"\n[slab]\nmigration_rate = \"1 KiB\"",
+            "migration_rate: must be at least 64 KiB",
+        ),
         ("[[flash]]\npath = \"a\"\n[slab]\ntable_parts_pct = 51", "table_parts_pct"),
         ("[[flash]]\npath = \"a\"\n[slab]\ntable_size = \"2 GiB\"", "table_size"),
         ("[[flash]]\npath = \"a\"\n[slab]\nlevels = 0", "levels"),

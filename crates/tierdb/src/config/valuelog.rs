@@ -59,4 +59,16 @@ impl Valuelog {
         }
         Ok(())
     }
+
+    /// Sets what is set here.
+    pub(crate) fn apply(&self, options: &mut tierdb_valuelog::Options) {
+        if let Some(buffer) = self.write_buffer {
+            let rings = u64::from(options.rings).min((buffer.bytes() / (256 << 10)).max(1));
+            options.rings = rings as u32;
+            options.ring_bytes = buffer.bytes() / rings / 4096 * 4096;
+        }
+        options.reclaim_pct = self.reclaim_pct.unwrap_or(options.reclaim_pct);
+        options.gc_free_pct = self.gc_free_pct.unwrap_or(options.gc_free_pct);
+        options.gc_garbage_pct = self.gc_garbage_pct.unwrap_or(options.gc_garbage_pct);
+    }
 }
