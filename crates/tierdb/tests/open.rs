@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use tierdb::{
-    ByteSize, Config, Db, Durability, EngineKind, Error, ErrorKind, FastKind, FastTier, FlashTier, KeyRange, Slab,
-    TierRole, Valuelog, WriteBatch,
+    ByteSize, Config, Db, Durability, EngineKind, Error, ErrorKind, FastKind, FastTier, FlashTier, KeyRange,
+    Slab, TierRole, Valuelog, WriteBatch,
 };
 
 /// A place for stores on the disk, small enough that creating one takes no time.
