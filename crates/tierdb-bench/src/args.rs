@@ -266,7 +266,7 @@ pub struct Place {
     /// figures, qlc)
     #[arg(long, value_name = "NAME")]
     pub emulate_flash: Option<String>,
-    /// Bytes of a key (default: 16; for mixgraph alone, 48)
+    /// Bytes of a key, of mixgraph on average (default: 16; for mixgraph alone, 48)
     #[arg(long, value_name = "BYTES", value_parser = key_bytes)]
     pub key_size: Option<usize>,
     /// Memory for each store (default: 20 % of the data, for PrismDB's figures 10 %, or what a system of the run needs

@@ -25,7 +25,7 @@ pub fn fnv(mut number: u64) -> u64 {
 }
 
 /// How the keys are called. Sixteen hexadecimal digits stand behind as many letters as it takes to fill the
-/// length; keys are inserted by their numbers, and so never in the order of their names.
+/// length, and before a tail where lengths differ; keys are inserted by their numbers, and so never in the order of their names.
 #[derive(Clone, Copy, Debug)]
 pub struct Naming {
     bytes: usize,
@@ -45,7 +45,7 @@ impl Naming {
         Naming { bytes, places: Some(Places::new(keys)) }
     }
 
-    /// What stands in the last digits of the key of `number`: names are in the order of keys.
+    /// What stands in the digits of the key of `number`: names are in the order of keys.
     pub fn name(&self, number: u64) -> u64 {
         match self.places {
             None => fnv(number),
@@ -57,7 +57,8 @@ impl Naming {
     pub fn write(&self, number: u64, key: &mut Vec<u8>) {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let name = self.name(number);
-        let spread = self.places.is_some() && self.bytes >= MIN_KEY_BYTES + MEAN_TAIL;
+        let lengths = MIN_KEY_BYTES + MEAN_TAIL..=tierdb::MAX_KEY_BYTES - MEAN_TAIL - 1;
+        let spread = self.places.is_some() && lengths.contains(&self.bytes);
         let (tail, least) = if spread { (tail(number), MEAN_TAIL) } else { (0, 0) };
         let head = self.bytes - MIN_KEY_BYTES - least;
         key.clear();

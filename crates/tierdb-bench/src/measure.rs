@@ -15,9 +15,9 @@ pub fn process_seconds() -> f64 {
     seconds(ClockId::ProcessCPUTime) - tierdb_device::imitation_cpu().as_secs_f64()
 }
 
-/// Seconds of processor time that the calling thread has used.
+/// Seconds of processor time that the calling thread has used, likewise.
 pub fn thread_seconds() -> f64 {
-    seconds(ClockId::ThreadCPUTime)
+    tierdb_device::own_cpu().as_secs_f64()
 }
 
 /// Seconds of processor time that the threads whose names begin with `prefix` have used, by their names; nothing where

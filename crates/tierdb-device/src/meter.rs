@@ -6,6 +6,7 @@
 use crate::buf::AlignedBuf;
 use crate::file::{BlockFile, FileRead};
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::mem;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -250,7 +251,14 @@ fn wait_until(due: Instant) {
             None => std::hint::spin_loop(),
         }
     }
-    IMITATION_NS.fetch_add(thread_cpu().saturating_sub(begun).as_nanos() as u64, Ordering::Relaxed);
+    let waited = thread_cpu().saturating_sub(begun);
+    IMITATION_NS.fetch_add(waited.as_nanos() as u64, Ordering::Relaxed);
+    OWN_IMITATION.with(|own| own.set(own.get() + waited));
+}
+
+thread_local! {
+    /// The calling thread's part of it.
+    static OWN_IMITATION: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
 /// Processor time that waiting for the end of imitated I/O has taken.
@@ -260,6 +268,12 @@ static IMITATION_NS: AtomicU64 = AtomicU64::new(0);
 #[must_use]
 pub fn imitation_cpu() -> Duration {
     Duration::from_nanos(IMITATION_NS.load(Ordering::Relaxed))
+}
+
+/// Processor time that the calling thread has used, but for what waiting for imitated devices took of it.
+#[must_use]
+pub fn own_cpu() -> Duration {
+    thread_cpu().saturating_sub(OWN_IMITATION.with(Cell::get))
 }
 
 /// Processor time of the calling thread.

@@ -416,8 +416,8 @@ impl<F: BlockFile> Log<F> {
 
     /// Bytes of DRAM it takes.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        let state = self.state.lock();
-        2 * self.ring.largest + (state.marks.capacity() * size_of::<Cursor>() + state.block.len()) as u64
+        let marks = self.state.lock().marks.capacity() * size_of::<Cursor>();
+        3 * self.ring.largest + marks as u64
     }
 }
 

@@ -28,7 +28,7 @@ pub struct LoggedOptions {
     /// *Creation only.*
     pub log_len: u64,
     /// Largest log block in bytes, header included, 4 KiB to 16 MiB: what one group commit can carry.
-    /// Two buffers of this size are kept in DRAM. Default 1 MiB. *Creation only.*
+    /// Two buffers of this size, and a block, are kept in DRAM. Default 1 MiB. *Creation only.*
     pub buffer_bytes: u64,
     /// Most bytes the image file may grow to, at least `pool_len` and a quarter. A checkpoint with fewer free
     /// slots than dirty pages is made in several rounds, so less room costs more tables. Default `2 * pool_len`.

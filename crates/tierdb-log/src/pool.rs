@@ -168,16 +168,18 @@ impl<D: Dir> LoggedPool<D> {
     /// Waits for `lsn`, freeing the ring if it is full.
     fn wait_durable(&self, lsn: Lsn) -> Result<()> {
         while let Waited::Unwritten(RingFull) = self.log.wait(lsn, Room::Ordinary)? {
-            self.stalled(|| self.free_ring(|| 0))?;
+            drop(self.stalled(|| self.free_ring(None))?);
         }
         Ok(())
     }
 
-    /// Makes a checkpoint if the ring does not let `bytes` in, unless another thread did while this one waited for the
-    /// latch. They are asked for under it: some may have been refused meanwhile.
-    fn free_ring(&self, bytes: impl Fn() -> u64) -> Result<()> {
+    /// Makes a checkpoint if the ring does not let in what is admitted, and `more`, unless another thread did while this one waited for
+    /// the latch. They count under it alone: who waits for it is not admitted yet, and who is refused is not any more when the next
+    /// one looks.
+    fn free_ring(&self, more: Option<u64>) -> Result<Admitted<'_>> {
         let mut store = self.store.lock();
-        let bytes = bytes();
+        let admitted = more.map_or_else(Admitted::always, |more| self.count_admitted(more));
+        let bytes = more.map_or(0, |_| self.all_admitted());
         let fits = self.log.lets_in(0, bytes);
         if !fits {
             // Checkpoints will be made while the caller holds its latches, where none may be refused.
@@ -186,10 +188,20 @@ impl<D: Dir> LoggedPool<D> {
             self.image_bytes.store(store.image_bytes(), Ordering::Relaxed);
         }
         let room = if fits { bytes } else { 0 };
-        if !self.log.is_tight(room) {
-            return Ok(());
+        if self.log.is_tight(room) {
+            self.checkpoint_with(&mut store, Purpose::Trim { room })?;
         }
-        self.checkpoint_with(&mut store, Purpose::Trim { room })
+        Ok(admitted)
+    }
+
+    /// Counts `bytes` as admitted, and a block: of what each appends the last one may be no fuller than that.
+    fn count_admitted(&self, bytes: u64) -> Admitted<'_> {
+        Admitted::counted(&self.admitted, bytes + BLOCK)
+    }
+
+    /// What is admitted to all, where the caller is one of them: its own last block is not counted.
+    fn all_admitted(&self) -> u64 {
+        self.admitted.load(Ordering::Acquire) - BLOCK
     }
 
     /// Makes room in the buffer for an append that found none.
@@ -313,11 +325,10 @@ impl<D: Dir> Pool for LoggedPool<D> {
     #[inline]
     fn admit(&self, bytes: u64) -> Result<Admitted<'_>> {
         self.latch.check()?;
-        // Of what each appends the last block may be no fuller than that.
-        let admitted = Admitted::counted(&self.admitted, bytes + BLOCK);
-        let all = || self.admitted.load(Ordering::Acquire) - BLOCK;
-        if self.log.is_tight(all()) {
-            self.stalled(|| self.free_ring(all))?;
+        let mut admitted = self.count_admitted(bytes);
+        if self.log.is_tight(self.all_admitted()) {
+            drop(admitted);
+            admitted = self.stalled(|| self.free_ring(Some(bytes)))?;
         }
         if !self.log.has_room(bytes) {
             self.stalled(|| self.commit())?;

@@ -30,7 +30,7 @@ use std::sync::atomic::Ordering;
 use tierdb_base::{MAX_KEY_BYTES, Result};
 use tierdb_device::Dir;
 use tierdb_engine::{Durability, KeyRange, Op, WriteBatch};
-use tierdb_pmem::{Pool, Stage};
+use tierdb_pmem::{Admitted, Pool, Stage};
 
 /// The last write of each key.
 type Ops<'b> = BTreeMap<&'b [u8], Option<&'b [u8]>>;
@@ -62,15 +62,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.counters.batch_keys.add(ops.len() as u64);
         self.reserve_seqnos();
         self.until_done(|| {
-            let _admitted = self.heap.admit(bytes)?;
-            self.try_write(&ops, durability)
+            let admitted = self.heap.admit(bytes)?;
+            self.try_write(&ops, durability, admitted)
         })?;
         self.counters.user_bytes.add(batch.bytes() as u64);
-        self.after_write();
+        self.after_write(batch.bytes());
         Ok(())
     }
 
-    fn try_write(&self, ops: &Ops<'_>, durability: Durability) -> Result<Tried> {
+    fn try_write(&self, ops: &Ops<'_>, durability: Durability, admitted: Admitted<'_>) -> Result<Tried> {
         let (parts, lsn) = {
             let router = self.router.read();
             let mut numbers: Vec<usize> = ops.keys().map(|key| router.number_of(key)).collect();
@@ -97,6 +97,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             drop(guards);
             (parts, lsn)
         };
+        drop(admitted);
         self.acknowledge(lsn, durability)?;
         if self.ordered && durability == Durability::Durable {
             self.settle(&parts, lsn);
@@ -187,10 +188,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let bytes = encode_range(range);
         self.until_done(|| {
             let bytes_logged = self.heap.admit_bytes(0, bytes.len()) + self.admit_stuck_bytes(range);
-            let _admitted = self.heap.admit(bytes_logged)?;
-            self.try_remove_range(range, &bytes, durability)
+            let admitted = self.heap.admit(bytes_logged)?;
+            self.try_remove_range(range, &bytes, durability, admitted)
         })?;
-        self.after_write();
+        self.after_write(bytes.len());
         self.work.want_cleaning();
         Ok(())
     }
@@ -209,7 +210,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.heap.admit_bytes(0, stuck * REDO_BYTES) + stuck as u64 * FREE_BYTES
     }
 
-    fn try_remove_range(&self, range: &KeyRange, bytes: &[u8], durability: Durability) -> Result<Tried> {
+    fn try_remove_range(
+        &self,
+        range: &KeyRange,
+        bytes: &[u8],
+        durability: Durability,
+        admitted: Admitted<'_>,
+    ) -> Result<Tried> {
         let heap = &self.heap;
         let (parts, lsn) = {
             let router = self.router.read();
@@ -258,6 +265,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
             (router.parts.clone(), lsn)
         };
+        drop(admitted);
         self.acknowledge(lsn, durability)?;
         if self.ordered && durability == Durability::Durable {
             self.settle(&parts, lsn);

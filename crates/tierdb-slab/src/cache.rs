@@ -93,16 +93,18 @@ impl Shard {
         }
     }
 
-    /// Makes room for `bytes` more, unless what would have to go may stay.
+    /// Makes room for `bytes` more, unless what would have to go first may stay.
     fn make_room(&mut self, bytes: u64, most: u64, may_stay: impl Fn(u64, u8) -> bool) -> bool {
-        while self.bytes + bytes > most {
-            let Some(victim) = self.next_victim() else { return false };
-            if victim.of.life.strong_count() > 0 && may_stay(victim.hash, victim.kept) {
-                victim.kept += 1;
-                return false;
-            }
-            self.evict();
+        if self.bytes + bytes <= most {
+            return true;
         }
+        let Some(victim) = self.next_victim() else { return false };
+        if victim.of.life.strong_count() > 0 && may_stay(victim.hash, victim.kept) {
+            victim.kept += 1;
+            return false;
+        }
+        self.evict();
+        self.shrink_to(most.saturating_sub(bytes));
         true
     }
 
@@ -202,14 +204,22 @@ impl Cache {
             let other = popularity(other);
             other > own && other > Some(kept)
         };
-        let shard = &mut *self.shard(hash).lock();
-        if shard.place_of(of.table, key, hash).is_some() || !shard.make_room(bytes, most, may_stay) {
+        let is_taken = {
+            let shard = &mut *self.shard(hash).lock();
+            shard.place_of(of.table, key, hash).is_none() && shard.make_room(bytes, most, may_stay)
+        };
+        if !is_taken {
             return Value::from(value);
         }
+        // Without the latch, which others wait for.
         value.extend_from_slice(key);
         let cached = Cached { of, hash, bytes: value.into(), value_len, again: false, kept: 0 };
         let value = cached.value();
-        shard.insert(cached);
+        let shard = &mut *self.shard(hash).lock();
+        if shard.place_of(cached.of.table, key, hash).is_none() {
+            shard.insert(cached);
+            shard.shrink_to(most);
+        }
         value
     }
 

@@ -55,8 +55,8 @@ pub struct Options {
     /// `None`: where there are only reads, nearly as many as it has keys, the fewer the more is written.
     pub copied_pct: Option<u8>,
     /// Most bytes a day that are written to each flash directory, in their order; any to one for which there is `None`, or
-    /// nothing at all. Default: nothing. When all directories have spent theirs, the fast tier is filled up to the last percent, then
-    /// writers are slowed down, and only writers that find no room at all make it be exceeded.
+    /// nothing at all. Default: nothing. When all directories that are not full have spent theirs, nothing is migrated; the fast tier
+    /// fills up, from `high_pct` on writers are slowed down, and only writers that find no room at all make it be exceeded.
     pub flash_bytes_per_day: Vec<Option<u64>>,
     /// Keys that are tracked, in percent of those that the fast tier would hold if each took 1 KiB with its value: 1 to 4,000.
     /// Default 300. A tracked key takes 4.1 bytes of DRAM; all of them a tenth of `memory` at the most.

@@ -29,7 +29,7 @@ pub struct Counters {
     pub held_back: Counter,
     /// Nanoseconds that migrations waited so as not to exceed their rate.
     pub paced_ns: Counter,
-    /// Nanoseconds of processor time that migrations took, with the choice of what to migrate.
+    /// Nanoseconds of processor time that choosing what to migrate, and merging it, took.
     pub migration_cpu_ns: Counter,
     /// Keys whose newest version went to flash.
     pub demoted: Counter,

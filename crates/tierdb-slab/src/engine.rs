@@ -183,14 +183,14 @@ impl<P: Pool, D: Dir> Engine for SlabStore<P, D> {
 
     fn flush(&self) -> Result<()> {
         let _changing = self.core.gate.change()?;
-        let _waiting = Waiting::new(&self.core.work.waiting);
+        let _waiting = Waiting::new(&self.core.work.asked);
         self.core.demote_all()?;
         self.sync()
     }
 
     fn compact(&self) -> Result<()> {
         let _changing = self.core.gate.change()?;
-        let _waiting = Waiting::new(&self.core.work.waiting);
+        let _waiting = Waiting::new(&self.core.work.asked);
         self.core.forget_unreadable();
         self.core.clean_ranges(&|| true)?;
         self.core.drop_replaced()?;

@@ -313,9 +313,10 @@ impl<D: Dir> Flash<D> {
         self.dirs.iter().fold(0, |sum, dir| dir.capacity.saturating_add(sum))
     }
 
-    /// Whether no table can be written but to a directory whose budget is spent.
+    /// Whether no table can be written but to a directory whose budget is spent. One counts as full that may not take the next table,
+    /// with an entry as long as a table.
     pub fn is_spent(&self) -> bool {
-        let is_full = |dir: &FlashDir<D>| dir.room(Limit::Growth, self.table_bytes) < 2 * self.table_bytes;
+        let is_full = |dir: &FlashDir<D>| dir.room(Limit::Growth, self.table_bytes) < 3 * self.table_bytes;
         self.dirs.iter().any(|dir| dir.budget.is_spent())
             && self.dirs.iter().all(|dir| dir.budget.is_spent() || is_full(dir))
     }

@@ -9,6 +9,7 @@ use crate::live::LiveTable;
 use crate::partition::{Bounds, RangeTombstone};
 use crate::plan::{Plan, Victim};
 use crate::promote::Promotion;
+use crate::rate::Moved;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ops::Bound;
@@ -182,9 +183,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
             TableBuilder::new(&self.flash, of_level, (limit, Cause::Migration), &number)
         };
         let (mut new, mut above) = (builder(plan.into), builder(plan.into.max(FIRST + 1) - 1));
-        let (mut promotions, mut last_key, mut entries, mut moved) = (Vec::new(), Vec::new(), 0, 0);
+        let (mut promotions, mut last_key, mut entries) = (Vec::new(), Vec::new(), 0);
+        let mut moved = Moved::new();
+        // What is read of tables, whatever becomes of it, in equal parts for all entries that there are.
+        let old_entries: u64 = plan.tables.iter().map(|table| table.footer().entries).sum();
+        let read_each = old_bytes as f64 / (old_entries + victims.len() as u64).max(1) as f64;
         let threshold = self.tracker.threshold(self.pinned_pct());
-        let mut promotion_room = if promote { self.promotion_room(victim_bytes) } else { 0 };
+        let leaving = victims.iter().filter(|victim| !victim.stays);
+        let leaving_bytes = || leaving.map(|victim| self.bytes_of(victim.entry)).sum();
+        let mut promotion_room = if promote { self.promotion_room(leaving_bytes()) } else { 0 };
         loop {
             kept.advance()?;
             let Some(entry) = kept.entry() else { break };
@@ -197,10 +204,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 new.add(&entry)?
             }
             entries += 1;
-            let bytes = (entry.key.len() + entry.value.map_or(0, <[u8]>::len)) as u64;
-            // What comes from a table was read, too.
-            moved += if source == Some(0) { bytes } else { 2 * bytes };
-            self.keep_rate(&mut moved);
+            let written = (entry.key.len() + entry.value.map_or(0, <[u8]>::len)) as f64;
+            self.keep_rate(&mut moved, written + read_each);
             // Of a key, the first is the newest; the others are for snapshots.
             let newest = last_key != entry.key;
             if newest {
@@ -219,18 +224,21 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 promotions.push(Promotion { key: entry.key.to_vec(), seqno: entry.seqno, value });
             }
         }
+        // With what was left out.
+        let left_out = (old_entries + victims.len() as u64).saturating_sub(entries);
+        self.keep_rate(&mut moved, left_out as f64 * read_each);
         let ((mut tables, bytes), (mut rest, more)) = (new.finish()?, above.finish()?);
         tables.append(&mut rest);
         self.counters.entries_written.add(entries);
         Ok(Merged { tables, bytes: bytes + more, entries, promotions, cleaned: oldest })
     }
 
-    /// Bytes of records that a migration may copy to the fast tier, if `victim_bytes` leave it: half of these, and what
+    /// Bytes of records that a migration may copy to the fast tier, if `leaving_bytes` leave it: half of these, and what
     /// is free above the low watermark.
-    fn promotion_room(&self, victim_bytes: u64) -> u64 {
+    fn promotion_room(&self, leaving_bytes: u64) -> u64 {
         let slabs = &self.heap.slabs;
         let low = slabs.capacity() / 100 * u64::from(100 - self.options.low_pct);
-        victim_bytes / 2 + slabs.free_bytes().saturating_sub(low)
+        leaving_bytes / 2 + slabs.free_bytes().saturating_sub(low)
     }
 }
 

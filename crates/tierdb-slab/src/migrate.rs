@@ -113,7 +113,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let most = if begun.victims.is_empty() { MOST_TABLES } else { plan.most_victims() };
         let admitted = self.heap.admit(self.admit_migration(most, &begun)).map(drop);
         self.measure_overlap(begun.levels.first(), &plan.tables, &begun.victims);
-        let done = admitted.and_then(|()| self.merge_range(&begun, &damaged, promote)).and_then(|merged| {
+        let merge = || admitted.and_then(|()| self.merge_range(&begun, &damaged, promote));
+        let done = self.timed_cpu(merge).and_then(|merged| {
             let _admitted = self.heap.admit(self.admit_migration(merged.tables.len() as u64, &begun))?;
             let (entries, bytes) = (merged.entries, merged.bytes);
             self.replace_tables(part, &begun, merged).map(|promotions| {

@@ -4,11 +4,11 @@ use crate::core::Core;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use tierdb_device::Dir;
+use tierdb_device::{Dir, own_cpu};
 use tierdb_pmem::Pool;
 
 /// Bytes after which a merge looks whether it is too fast.
-const LOOK: u64 = 64 << 10;
+const LOOK: f64 = 65_536.0;
 /// Longest time that a merge sleeps before it looks whether anyone waits for it.
 const NAP: Duration = Duration::from_millis(5);
 
@@ -24,12 +24,25 @@ impl Rate {
         Rate { per_second: per_second.max(1), free_at: Mutex::new(Instant::now()) }
     }
 
-    /// Until when who has moved `bytes` more by `now` is to wait. Time in which nothing was moved is not saved up.
-    fn take(&self, bytes: u64, now: Instant) -> Instant {
+    /// Until when who has moved `bytes` more since `from` is to wait. Time in which nothing was moved is not saved up.
+    fn take(&self, bytes: u64, from: Instant) -> Instant {
         let time = Duration::from_secs_f64(bytes as f64 / self.per_second as f64);
         let mut free_at = self.free_at.lock();
-        *free_at = (*free_at).max(now) + time;
+        *free_at = (*free_at).max(from) + time;
         *free_at
+    }
+}
+
+/// What one merge has moved since it last looked whether that was too fast.
+pub struct Moved {
+    bytes: f64,
+    since: Instant,
+}
+
+impl Moved {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Moved { bytes: 0.0, since: Instant::now() }
     }
 }
 
@@ -50,20 +63,31 @@ impl Drop for Waiting<'_> {
 }
 
 impl<P: Pool, D: Dir> Core<P, D> {
-    /// After `moved` bytes were read from flash or written to it, in steps: sleeps where that was faster than it may be, and nobody waits
-    /// for it.
-    pub fn keep_rate(&self, moved: &mut u64) {
+    /// Does `work` of a migration, whose processor time is counted, but for what imitating a device takes of it.
+    pub fn timed_cpu<T>(&self, work: impl FnOnce() -> T) -> T {
+        let begun = own_cpu();
+        let done = work();
+        self.counters.migration_cpu_ns.add(own_cpu().saturating_sub(begun).as_nanos() as u64);
+        done
+    }
+
+    /// After `bytes` more were read from flash or written to it: in steps, sleeps where that was faster than it may be, and nobody waits for
+    /// it.
+    pub fn keep_rate(&self, moved: &mut Moved, bytes: f64) {
         let Some(rate) = &self.work.rate else { return };
-        if *moved < LOOK {
+        moved.bytes += bytes;
+        if moved.bytes < LOOK {
             return;
         }
-        let bytes = std::mem::take(moved);
-        let hurried = || self.work.waiting.load(Ordering::Relaxed) > 0 || self.is_waited_for();
+        let moved = std::mem::replace(moved, Moved::new());
+        let work = &self.work;
+        let waits = || work.waiting.load(Ordering::Relaxed) + work.asked.load(Ordering::Relaxed) > 0;
+        let hurried = || waits() || self.is_waited_for();
         if hurried() {
             return;
         }
         let begun = Instant::now();
-        let until = rate.take(bytes, begun);
+        let until = rate.take(moved.bytes as u64, moved.since);
         while let Some(rest) = until.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero()) {
             if hurried() {
                 break;

@@ -10,7 +10,6 @@ use crate::plan::{Plan, Victims};
 use crate::promote::Copies;
 use crate::work::MEMORY_PCT;
 use parking_lot::Mutex;
-use rustix::time::{ClockId, clock_gettime};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -43,13 +42,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 // What fails here is met again below, when there are no copies left.
                 let done = self.migrate_round(Victims::Unpopular, 0.0).unwrap_or_default();
                 work.rewritten_for_reads.fetch_add(done.entries, Ordering::Relaxed);
-                if done.progress() > 0 {
+                if done.keys > 0 {
                     continue;
                 }
             }
             let migrate = || self.migrate_round(Victims::Unpopular, self.least_yield()).unwrap_or_default();
             if self.drop_copies(Copies::Unpopular) > 0
-                || !held_back && migrate().progress() > 0
+                || !held_back && migrate().keys > 0
                 || self.drop_copies(Copies::LeastPopular) > 0
             {
                 continue;
@@ -169,21 +168,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    /// As [`Core::migrate_one`], with the processor time counted.
-    fn migrate_next<'m>(
-        &self,
-        next: &dyn Fn() -> Option<&'m Arc<Partition<D>>>,
-        victims: Victims,
-        least: f64,
-    ) -> Result<Migrated> {
-        let begun = processor_ns();
-        let done = self.migrate_one(next, victims, least);
-        self.counters.migration_cpu_ns.add(processor_ns().saturating_sub(begun));
-        done
-    }
-
     /// In the first one of the partitions that `next` gives out that has such victims.
-    fn migrate_one<'m>(
+    fn migrate_next<'m>(
         &self,
         next: &dyn Fn() -> Option<&'m Arc<Partition<D>>>,
         victims: Victims,
@@ -220,7 +206,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if done.keys > 0 || metric != Metric::ApproxM {
             return Ok(done);
         }
-        // What was read before it was written has no bit, so the best range may have nothing to migrate.
+        // What was read before it was written has no bit, so the best range may have nothing that leaves: no key, or some that stay as
+        // copies, and to rewrite a table for a few of these again and again would be no way to make room.
         Ok(done.and(self.migrate_by(Metric::SampledM, part, victims, least, width)?))
     }
 
@@ -232,7 +219,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         least: f64,
         width: usize,
     ) -> Result<Migrated> {
-        let best = self.choose(part, victims, width, metric).filter(|(score, _)| *score >= least);
+        let choose = || self.choose(part, victims, width, metric);
+        let best = self.timed_cpu(choose).filter(|(score, _)| *score >= least);
         let Some((_, plan)) = best else { return Ok(Migrated::default()) };
         match self.migrate_or_mark(part, &plan, victims, victims == Victims::Unpopular) {
             // One takes less room than several.
@@ -306,12 +294,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         Ok(())
     }
-}
-
-/// Processor time that the calling thread has used, in nanoseconds.
-fn processor_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Of two failures the first, but that no space can be made comes before what else there is to say.

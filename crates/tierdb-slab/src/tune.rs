@@ -25,7 +25,7 @@ const TABLE_BYTE: f64 = 1.0 / 1024.0;
 const WEAR_WEIGHT: f64 = 1.0;
 /// How much of a new score goes into what is known of a setting.
 const NEW: f64 = 0.5;
-/// A score that differs from what was known by more than this share is of another workload.
+/// Two scores in a row that differ from what was known by more than this share, in the same way, are of another workload.
 const CHANGE: f64 = 0.15;
 /// Scores that differ by less than this share are taken for the same: then the lower setting is better, which moves less.
 const SAME: f64 = 0.02;

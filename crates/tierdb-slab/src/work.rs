@@ -27,6 +27,9 @@ pub const MEMORY_PCT: u64 = 75;
 const LAST_MEMORY_PCT: u64 = 100;
 /// Longest time for which a writer is held back when no more may be written to flash: for want of room, and of memory.
 const SPENT_PACE: Duration = Duration::from_millis(100);
+/// A large write counts as several of so many bytes, as so many at the most.
+const SMALL_WRITE: f64 = 16_384.0;
+const MOST_WRITES: f64 = 20.0;
 const SPENT_MEMORY_PACE: Duration = Duration::from_millis(10);
 /// Time after which what range tombstones hide is tried to be removed again; twice as long after each further failure, up to 64 times. So
 /// a store that nobody uses does not keep on reading what the device does not give.
@@ -70,8 +73,10 @@ pub struct Work {
     pub memory_pct: AtomicU64,
     /// For how long writers had been held back when a migration last began.
     pub stall_ns: AtomicU64,
-    /// Those who wait for what migrations do: writers for room, and who has asked for a flush or a compaction.
+    /// Writers that wait for room.
     pub waiting: AtomicU32,
+    /// Calls that wait for what they have asked to be moved.
+    pub asked: AtomicU32,
     /// Whether what was made free for one who waits was taken by others again and again.
     pub crowded: AtomicBool,
     /// How fast migrations may be where nobody waits, if there is a limit.
@@ -112,6 +117,7 @@ impl Work {
             memory_pct: AtomicU64::new(0),
             stall_ns: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
+            asked: AtomicU32::new(0),
             crowded: AtomicBool::new(false),
             rate: options.migration_rate.map(Rate::new),
         }
@@ -228,8 +234,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.is_waited_for() || cleans() && self.is_cleaning_due()
     }
 
-    /// After a write: migration starts at the high watermark, and writers are held back the more the less is free.
-    pub fn after_write(&self) {
+    /// After a write of `bytes` bytes: migration starts at the high watermark, and writers are held back the more the less is free.
+    pub fn after_write(&self, bytes: usize) {
         if self.ordered {
             self.work.want_upkeep();
         }
@@ -252,7 +258,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             return;
         }
         self.work.want_space();
-        let pace = if crowded { self.pace().max(CROWDED_PACE) } else { self.pace() };
+        let pace = if crowded { self.pace(bytes).max(CROWDED_PACE) } else { self.pace(bytes) };
         if !pace.is_zero() {
             self.counters.stall_ns.add(pace.as_nanos() as u64);
             std::thread::sleep(pace);
@@ -261,13 +267,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// How long a writer is held back: the less room there is, and the less memory. What migrations get ahead of costs nothing, so that
     /// begins when half of what they may use is gone; at once where no more may be written to flash, and then so much in the end that
-    /// writers settle at a fill where they write what the budget brings in, be they one or many.
-    fn pace(&self) -> Duration {
+    /// writers settle at a fill where they write what the budget brings in, unless that is less than each at the longest pace writes.
+    fn pace(&self, bytes: usize) -> Duration {
         let (free, target) = (self.heap.slabs.free_bytes(), self.free_target(self.options.high_pct));
         let used = |free: f64, of: f64| (1.0 - free / of).clamp(0.0, 1.0);
         let (of_room, longest, from) = if self.flash.is_spent() {
             let used = used(free as f64, target as f64);
-            (SPENT_PACE.mul_f64(used * used), SPENT_MEMORY_PACE, MEMORY_PCT)
+            let writes = (bytes as f64 / SMALL_WRITE).clamp(1.0, MOST_WRITES);
+            (SPENT_PACE.mul_f64(used * used * writes), SPENT_MEMORY_PACE, MEMORY_PCT)
         } else {
             let used = used(free as f64, target as f64 / 2.0);
             (PACE.mul_f64(used), PACE, MEMORY_PCT.midpoint(LAST_MEMORY_PCT))
@@ -310,7 +317,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if freed.is_err() && self.forget_unreadable() {
             freed = self.try_to_free(need);
         }
-        self.work.crowded.store(false, Ordering::Relaxed);
         // If there is a reason why there is no space, it is that.
         freed.map_err(|error| match error.kind() {
             ErrorKind::NoSpace => self.work.unreadable.lock().clone().unwrap_or(error),
@@ -351,10 +357,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 if self.is_stopped() {
                     return Err(closed());
                 }
-                rounds += 1;
-                self.work.crowded.store(rounds > MANY_ROUNDS, Ordering::Relaxed);
                 if self.drop_copies(Copies::LeastPopular) > 0 {
                     continue;
+                }
+                rounds += 1;
+                if rounds > MANY_ROUNDS {
+                    self.work.crowded.store(true, Ordering::Relaxed);
                 }
                 match self.migrate_round(victims, 0.0) {
                     Ok(done) if done.progress() > 0 => {}

@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 use tierdb_base::{Result, check_key, check_value};
 use tierdb_device::Dir;
 use tierdb_engine::Durability;
-use tierdb_pmem::{Lsn, Pool, Stage};
+use tierdb_pmem::{Admitted, Lsn, Pool, Stage};
 
 /// Whether a write found the slots it needs.
 pub enum Tried {
@@ -80,10 +80,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let len = value.map_or(0, <[u8]>::len);
         self.until_done(|| {
             let bytes = self.heap.admit_bytes(key.len(), len) + self.admit_doubt_bytes();
-            let _admitted = self.heap.admit(bytes)?;
-            self.try_write_one(key, value, durability)
+            let admitted = self.heap.admit(bytes)?;
+            self.try_write_one(key, value, durability, admitted)
         })?;
-        self.after_write();
+        self.after_write(key.len() + len);
         Ok(())
     }
 
@@ -94,13 +94,31 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// Makes space until `attempt` finds the slots it needs.
     pub fn until_done(&self, attempt: impl Fn() -> Result<Tried>) -> Result<()> {
-        while let Tried::NoRoom(need) = attempt()? {
-            self.make_space(&need)?;
+        let mut has_waited = false;
+        let made = loop {
+            let need = match attempt() {
+                Ok(Tried::NoRoom(need)) => need,
+                done => break done.map(drop),
+            };
+            has_waited = true;
+            if let Err(error) = self.make_space(&need) {
+                break Err(error);
+            }
+        };
+        if has_waited {
+            // Whether others are crowded still, the next round for them says.
+            self.work.crowded.store(false, Ordering::Relaxed);
         }
-        Ok(())
+        made
     }
 
-    fn try_write_one(&self, key: &[u8], value: Option<&[u8]>, durability: Durability) -> Result<Tried> {
+    fn try_write_one(
+        &self,
+        key: &[u8],
+        value: Option<&[u8]>,
+        durability: Durability,
+        admitted: Admitted<'_>,
+    ) -> Result<Tried> {
         let (part, lsn) = {
             let router = self.router.read();
             let part = router.part_of(key).clone();
@@ -115,6 +133,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             drop(state);
             (part, lsn)
         };
+        // Others need not wait for a sync.
+        drop(admitted);
         self.acknowledge(lsn, durability)?;
         if self.ordered && durability == Durability::Durable {
             self.settle(&[part], lsn);

@@ -270,7 +270,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
                 (Kind::RedoParts, body)
             };
-            let _admitted = self.pool.admit(self.layout.ring_bytes / 2 + 32 * planned.len() as u64 + 4096)?;
+            let list_len = stored_len(HEADER + redo.1.len());
+            let _admitted = self.pool.admit(list_len + 32 * planned.len() as u64 + 4096)?;
             self.install(planned, absent, RedoIn::Record(redo.0, redo.1), durability)
         });
         if !matches!(outcome, Ok(Installed::Yes(_))) {

@@ -285,7 +285,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     ready[number] = Ready::Raw(raw);
                 } else if let Some((header, bytes)) = self.checked(raw, key(number))
                     && let Ok(Some(value)) =
-                        self.admit_and_share((header, bytes), entry, (word, filling), true)
+                        self.admit_and_share((header, bytes), entry, (word, filling), false)
                 {
                     ready[number] = Ready::Scattered(value);
                 }

@@ -281,13 +281,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.counters.user_bytes.add(key.len() as u64);
         loop {
             let guard = crossbeam_epoch::pin();
-            let Some(entry) = self.index.get(key)? else { return self.settle_earlier(durability) };
+            let Some(entry) = self.index.get(key)? else {
+                drop(admitted);
+                return self.settle_earlier(durability);
+            };
             let latched = self.hsit.latch(entry);
             let old = self.hsit.word(entry);
             match old.place() {
                 Place::Free => continue,
                 Place::None => {
                     drop(latched);
+                    drop(admitted);
                     // Another delete of the key may not be durable yet, and this one answers for it.
                     if old.is_dirty() && durability == Durability::Durable {
                         self.hsit.persist(entry, old)?;
@@ -317,7 +321,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let _guard = crossbeam_epoch::pin();
         let done = match admitted {
             Ok(_admitted) => self.try_purge(key, entry),
-            Err(_) => self.is_gone(key, entry),
+            Err(_) => self.hsit.word(entry).place() != Place::None || self.is_gone(key, entry),
         };
         if !done {
             self.deleted.lock().add(entry, key, self.clock.last());

@@ -175,7 +175,8 @@ impl Db {
     /// Applies all writes of `batch`, visible and durable at once, with the configured durability.
     ///
     /// # Errors
-    /// As [`Db::put`]; nothing of the batch is then applied.
+    /// As [`Db::put`]. After `Invalid` and `NoSpace` nothing of the batch is applied; after `Io` and `Poisoned` all of it is or nothing,
+    /// which is known when the store is opened again.
     pub fn write(&self, batch: &WriteBatch) -> Result<()> {
         self.write_with(batch, self.inner.durability)
     }
@@ -196,7 +197,7 @@ impl Db {
     /// keys of the first batches gone and not the others.
     ///
     /// # Errors
-    /// `Poisoned`; what was removed before a failure stays removed.
+    /// `NoSpace`, `Io`, `Poisoned`; what was removed before a failure stays removed.
     pub fn delete_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<u64> {
         self.delete_range_with(range, self.inner.durability)
     }

@@ -35,7 +35,7 @@ const POOL_MEMORY_SHARE: u64 = 2;
 const POOL_CAPACITY_SHARE: u64 = 8;
 /// For a copy of a store whose index needs more it takes this share, so that at least half is left to the values.
 const COPY_CAPACITY_SHARE: u64 = 4;
-/// A group commit carries at most this much; two buffers of it are in DRAM.
+/// A group commit carries at most this much; two buffers of it, and a block, are in DRAM.
 const LOG_BUFFER_MAX: u64 = 1 << 20;
 /// A ring holds at least so many of the largest blocks.
 const LOG_BLOCKS: u64 = 32;

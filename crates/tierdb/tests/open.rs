@@ -1,6 +1,7 @@
 //! Opening, closing and refusing, on real directories.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tierdb::{
     ByteSize, Config, Db, Durability, EngineKind, Error, ErrorKind, FastKind, FastTier, FlashTier, KeyRange,
@@ -83,7 +84,8 @@ fn a_directory_alone_is_enough() {
 }
 
 /// Goal: calls that do not say how durable they are to be are as durable as is configured. Method: a durable write of a lone thread takes a
-/// block of the log for itself; grouped ones share those that a thread writes every 2.5 ms at the most often.
+/// block of the log for itself; grouped ones share those that a thread writes every 2.5 ms at the most often, unless they come as
+/// slowly as that: then they are tried again.
 #[test]
 fn writes_are_as_durable_as_is_configured() {
     const WRITES: u64 = 200;
@@ -93,13 +95,20 @@ fn writes_are_as_durable_as_is_configured() {
             let config = place.one("data").with_engine(engine).with_durability(durability);
             let db = Db::open_config(&config).expect("create");
             let blocks = || db.stats().counter("log_blocks").expect("a log");
-            let before = blocks();
-            for number in 0..WRITES / 2 {
-                db.put(number.to_be_bytes(), "value").expect("room");
-                db.delete(number.to_be_bytes()).expect("it is there");
+            let given_up = Instant::now() + Duration::from_secs(60);
+            loop {
+                let before = blocks();
+                for number in 0..WRITES / 2 {
+                    db.put(number.to_be_bytes(), "value").expect("room");
+                    db.delete(number.to_be_bytes()).expect("it is there");
+                }
+                let is_each_alone = blocks() - before >= WRITES;
+                if is_each_alone == (durability == Durability::Durable) {
+                    break;
+                }
+                let slow = durability == Durability::Grouped && Instant::now() < given_up;
+                assert!(slow, "{engine:?}, {durability:?}");
             }
-            let is_each_alone = blocks() - before >= WRITES;
-            assert_eq!(is_each_alone, durability == Durability::Durable, "{engine:?}, {durability:?}");
         }
     }
 }

@@ -119,10 +119,10 @@ fn what_can_wait_does_not_exceed_the_write_budget() {
     for (pct, exceeds) in [(80, false), (101, true)] {
         core.work.memory_pct.store(pct, Ordering::Relaxed);
         assert_eq!((core.is_over(99), core.is_held_back()), (true, !exceeds), "{pct} %");
-        assert!(core.pace() > SPENT_MEMORY_PACE / 10, "{pct} %");
+        assert!(core.pace(1) > SPENT_MEMORY_PACE / 10, "{pct} %");
     }
     core.work.memory_pct.store(0, Ordering::Relaxed);
-    assert_eq!(core.pace(), Duration::ZERO);
+    assert_eq!(core.pace(1), Duration::ZERO);
     // A caller that asks for it is heard.
     store.engine.compact().expect("room");
     assert!(store.part().read().ranges.is_empty() && core.counters.table_bytes.get() > written);
@@ -183,7 +183,7 @@ fn memory_holds_writers_back_without_a_write_budget() {
     let core = store.core();
     let pace_at = |pct| {
         core.work.memory_pct.store(pct, Ordering::Relaxed);
-        core.pace()
+        core.pace(1)
     };
     assert!(!core.flash.is_spent());
     assert_eq!((pace_at(0), pace_at(80)), (Duration::ZERO, Duration::ZERO), "migrations get ahead of that");
@@ -200,7 +200,7 @@ fn a_writer_does_not_wait_for_memory() {
     let core = store.core();
     (0..60).for_each(|number| store.put(&[b'k', number], 100));
     core.settle_memory();
-    assert_eq!((core.is_memory_over(LAST_MEMORY_PCT), core.pace()), (true, PACE));
+    assert_eq!((core.is_memory_over(LAST_MEMORY_PCT), core.pace(1)), (true, PACE));
     store.put(b"another", 100);
     assert!(core.counters.stall_ns.get() > 0);
 }

@@ -56,6 +56,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// Writes what `appender` holds and publishes the new words. Returns them.
     fn commit_moved(&self, appender: &mut Appender<D, Moving>) -> Result<Vec<Stored<Moving>>> {
+        if appender.pending() == 0 {
+            return Ok(Vec::new());
+        }
         let admitted = self.pool.admit(32 * appender.pending() as u64);
         let _admitted = admitted.inspect_err(|_| appender.abandon())?;
         let stored = appender.commit()?;

@@ -30,14 +30,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     fn rewrite_range(&self, members: &[Member], appender: &mut Appender<D, Moving>) -> Result<()> {
         let members = scattered(members);
-        if members.len() < LONG_RUN {
-            // Together they would be as scattered as before, and be moved again.
-            return Ok(());
-        }
-        let bytes: u64 = members.iter().map(|m| stored_len(m.record.len())).sum();
         // Where chunks are short, what is rewritten would have to be made room for by collecting.
         let short = || self.storage.devices().iter().any(|device| device.is_short(self.options.gc_free_pct));
-        if blocks_of(&members) < 2 * bytes.div_ceil(BLOCK) || self.storage.room() == 0 || short() {
+        if !are_worth_moving(&members) || self.storage.room() == 0 || short() {
             return Ok(());
         }
         let mut padded = Vec::new();
@@ -55,6 +50,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.counters.rewritten_ranges.add(1);
         Ok(())
     }
+}
+
+/// Whether fewer blocks are read of these when they lie together. Few of them would be as scattered as before, and be moved again.
+fn are_worth_moving(members: &[&Member]) -> bool {
+    let bytes: u64 = members.iter().map(|m| stored_len(m.record.len())).sum();
+    members.len() >= LONG_RUN && blocks_of(members) >= 2 * bytes.div_ceil(BLOCK)
 }
 
 /// The members that are not part of a longer run of records that lie side by side.
@@ -123,6 +124,10 @@ mod tests {
             _ => (entry * 7919 % 100) << 22,
         };
         let members: Vec<Member> = (0..50).map(|entry| member(entry, at(entry))).collect();
+        let few: Vec<&Member> = members.iter().take(LONG_RUN).collect();
+        assert!(are_worth_moving(&few) && !are_worth_moving(&few[1..]));
+        let side_by_side: Vec<&Member> = members[10..30].iter().collect();
+        assert!(!are_worth_moving(&side_by_side));
         let found: Vec<u64> = scattered(&members).iter().map(|member| member.entry).collect();
         assert_eq!(found, (0..10).chain(30..50).collect::<Vec<_>>());
     }
