@@ -27,10 +27,10 @@ pub const MEMORY_PCT: u64 = 75;
 const LAST_MEMORY_PCT: u64 = 100;
 /// Longest time for which a writer is held back when no more may be written to flash: for want of room, and of memory.
 const SPENT_PACE: Duration = Duration::from_millis(100);
-/// A large write counts as several of so many bytes, as so many at the most.
+const SPENT_MEMORY_PACE: Duration = Duration::from_millis(10);
+/// A large write counts as several of so many bytes there, as so many at the most.
 const SMALL_WRITE: f64 = 16_384.0;
 const MOST_WRITES: f64 = 20.0;
-const SPENT_MEMORY_PACE: Duration = Duration::from_millis(10);
 /// Time after which what range tombstones hide is tried to be removed again; twice as long after each further failure, up to 64 times. So
 /// a store that nobody uses does not keep on reading what the device does not give.
 const CLEAN_AGAIN: Duration = Duration::from_secs(1);
