@@ -217,22 +217,25 @@ pub trait Engine: Send + Sync {
     /// Stores `value` under `key`, replacing any older value.
     ///
     /// # Errors
-    /// `Invalid` for arguments over a limit; `NoSpace` if a tier is full; `Poisoned` after a failed write.
+    /// `Invalid` for arguments over a limit; `NoSpace` if a tier is full; `Corrupt` where the index is damaged at the key; `Io` for the
+    /// write that fails, and `Poisoned` after it.
     fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()>;
 
-    /// Removes `key`. Whether it was there is not said. Succeeds on a full store.
+    /// Removes `key`. Whether it was there is not said. Succeeds where a tier is full.
     ///
     /// # Errors
-    /// `Invalid`; `Poisoned`.
+    /// `Invalid`; `NoSpace` where the log is full and its file system has no room for a checkpoint; `Corrupt`, `Io` and `Poisoned` as of
+    /// [`Engine::put`].
     fn delete(&self, key: &[u8], durability: Durability) -> Result<()>;
 
     /// Applies all writes of `batch`, visible and durable at once. An empty batch changes nothing.
     ///
     /// # Errors
-    /// As [`Engine::put`]; nothing of the batch is then applied.
+    /// As [`Engine::put`]. After `Invalid` and `NoSpace` nothing of the batch is applied; after `Io` and `Poisoned` all of it is or nothing,
+    /// which is known when the store is opened again.
     fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<()>;
 
-    /// Removes every key of `range` that is there when the call starts, as one batch while they are at
+    /// Removes every key of `range` that is there when the call starts: at once, or as one batch while they are at
     /// most 1,048,576 keys of 64 MiB in all, and otherwise as several in key order: a crash, or whoever reads in between,
     /// may then find the first ones gone and not the others. Returns how many there were.
     ///

@@ -138,7 +138,8 @@ impl Db {
     /// Stores `value` under `key`, replacing any older value, with the configured durability.
     ///
     /// # Errors
-    /// `Invalid` for arguments over a limit; `NoSpace` if a tier is full; `Io` for the write that fails, and `Poisoned` after it.
+    /// `Invalid` for arguments over a limit; `NoSpace` if a tier is full; `Corrupt` where the index is damaged at the key; `Io` for the
+    /// write that fails, and `Poisoned` after it.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.put_with(key, value, self.inner.durability)
     }
@@ -156,10 +157,11 @@ impl Db {
         self.engine().put(key.as_ref(), value.as_ref(), durability)
     }
 
-    /// Removes `key`, if it is there, with the configured durability. Succeeds on a full store.
+    /// Removes `key`, if it is there, with the configured durability. Succeeds where a tier is full.
     ///
     /// # Errors
-    /// `Invalid`; `Io`; `Poisoned`.
+    /// `Invalid`; `NoSpace` where the log is full and its file system has no room for a checkpoint; `Corrupt`, `Io` and `Poisoned` as of
+    /// [`Db::put`].
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
         self.delete_with(key, self.inner.durability)
     }
@@ -190,14 +192,16 @@ impl Db {
     }
 
     /// Removes every key of `range` that is there when the call starts, and returns how many there were, with the configured
-    /// durability; [`KeyRange::prefix`] is the range of all keys with a prefix. The valuelog engine visits and removes each key, so it
-    /// costs as much as so many deletes in batches; the slab engine counts them and writes one tombstone for all, which background work
-    /// cleans away. One batch while they are at most 1,048,576 and of 64 MiB in all (which 16,384 keys of the greatest length are), otherwise
-    /// several in key order; smaller ones where both tiers are full. A crash, or whoever reads in between, may find the
-    /// keys of the first batches gone and not the others.
+    /// durability; [`KeyRange::prefix`] is the range of all keys with a prefix.
+    ///
+    /// With the slab engine the range goes at once: it counts the keys and writes one tombstone for all, which background work cleans
+    /// away. The valuelog engine visits and removes each key, so it costs as much as so many deletes in batches: one while they are
+    /// at most 1,048,576 and of 64 MiB in all (which 16,384 keys of the greatest length are), otherwise several in key order; smaller
+    /// ones where both tiers are full. A crash, or whoever reads in between, may find the keys of the first batches gone and not the
+    /// others.
     ///
     /// # Errors
-    /// `NoSpace`, `Io`, `Poisoned`; what was removed before a failure stays removed.
+    /// As [`Db::delete`], and `Corrupt` where the index is damaged at any of the keys; what was removed before a failure stays removed.
     pub fn delete_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<u64> {
         self.delete_range_with(range, self.inner.durability)
     }
@@ -267,7 +271,7 @@ impl Db {
     /// Makes all writes that have returned durable, those of [`Durability::Grouped`] too.
     ///
     /// # Errors
-    /// `Poisoned`.
+    /// `Io` for the write that fails, and `Poisoned` after it; `NoSpace` where the log is full and there is no room for a checkpoint.
     pub fn sync(&self) -> Result<()> {
         self.engine().sync()
     }
@@ -282,7 +286,8 @@ impl Db {
     /// copy, which is in memory whatever this store's tiers are.
     ///
     /// # Errors
-    /// `Invalid` if `dir` exists; `Corrupt` if damage is met in this store: there is then no checkpoint;
+    /// `Invalid` if `dir` exists; `NotFound` if its parent is not there; `Locked` if another checkpoint of that name is being made;
+    /// `Corrupt` if damage is met in this store: there is then no checkpoint;
     /// `NoSpace` and `Io` of the target.
     pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<checkpoint::Copied> {
         checkpoint::create(self.engine(), self.uuid(), dir.as_ref())
@@ -302,13 +307,14 @@ impl Db {
     }
 
     /// Finishes background work, makes everything durable and releases the tiers, so that the next open is
-    /// quick. Later calls, through any clone, fail; a second close waits for the first and gets its result.
+    /// quick. Later calls, through any clone, fail, but for `stats` and `uuid`; a second close waits for the first and gets its result.
     ///
     /// Snapshots that are still open keep what the store had in memory until they are dropped.
     ///
     /// # Errors
     /// `Poisoned` or `Io`, now or by an earlier write: what was acknowledged as durable is; grouped writes since the last sync may be
-    /// lost. The store is closed all the same, and the next open recovers.
+    /// lost. `NoSpace` where there is no room for the last checkpoint: nothing is lost. The store is closed all the same, and the next
+    /// open recovers.
     pub fn close(&self) -> Result<()> {
         let closed = self.engine().close();
         self.inner.locks.lock().clear();

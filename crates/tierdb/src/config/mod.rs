@@ -68,9 +68,9 @@ pub struct Config {
     /// Everything the store holds in DRAM, caches and indexes included. Default 1 GiB, or a quarter of the
     /// memory of the machine, or of this process' control groups, if that is less; at least 16 MiB.
     ///
-    /// Where no byte-addressable tier is there, half of it is kept for the write buffer and, two thirds of that half, the index, which
-    /// bounds how many keys fit; it is *fixed when the store is created*. The rest is the value cache:
-    /// raise it if `Stats::cache` shows many misses. *Takes effect on open.*
+    /// Where no tier is byte-addressable, half of it, *fixed when the store is created*, is set aside. The valuelog engine has its write
+    /// buffer (a third) and its index (two thirds) there, and the index bounds how many keys fit; the slab engine has the keys that are
+    /// kept fast there. The rest is cache: raise it if `Stats::cache` shows many misses. *Takes effect on open.*
     #[serde(default, with = "size::optional", skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
     /// What a write survives when its call returns, where the call does not say: `durable` (power loss) or
@@ -161,7 +161,7 @@ impl Config {
         Ok(Self::one_directory(path))
     }
 
-    /// This configuration as TOML, with only what was set.
+    /// This configuration as TOML: engine, durability and the kind of fast tiers, and what else was set.
     ///
     /// # Errors
     /// `Invalid` if a path is not UTF-8: TOML is.
@@ -226,7 +226,8 @@ impl Config {
         self.memory.unwrap_or_else(default_memory)
     }
 
-    /// Checks every setting by itself and against the others. Looks at no directory.
+    /// Checks every setting by itself, and tiers against each other; that settings are of the store's engine is seen when it is opened.
+    /// Looks at no directory.
     ///
     /// # Errors
     /// `Invalid`, naming the setting and its range.
