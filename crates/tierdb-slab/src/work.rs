@@ -9,7 +9,7 @@ use crate::core::Core;
 use crate::partition::Partition;
 use crate::plan::Victims;
 use crate::promote::Copies;
-use crate::rate::{Rate, Waiting};
+use crate::rate::Rate;
 use crate::room::Need;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
@@ -253,15 +253,24 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
             return;
         }
-        let crowded = self.work.crowded.load(Ordering::Relaxed);
+        // Who has set it may have done so after the last one that waited had gone.
+        let work = &self.work;
+        let crowded = work.crowded.load(Ordering::Relaxed) && work.waiting.load(Ordering::Relaxed) > 0;
         if !self.is_over(self.options.high_pct) && !crowded {
             return;
         }
         self.work.want_space();
         let pace = if crowded { self.pace(bytes).max(CROWDED_PACE) } else { self.pace(bytes) };
         if !pace.is_zero() {
-            self.counters.stall_ns.add(pace.as_nanos() as u64);
-            std::thread::sleep(pace);
+            let begun = Instant::now();
+            while let Some(rest) = pace.checked_sub(begun.elapsed()).filter(|rest| !rest.is_zero()) {
+                // A close does not wait for all of it.
+                std::thread::sleep(rest.min(SPENT_PACE));
+                if self.is_stopped() {
+                    break;
+                }
+            }
+            self.counters.stall_ns.add(begun.elapsed().as_nanos() as u64);
         }
     }
 
@@ -306,7 +315,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let start = Instant::now();
         self.counters.stalls.add(1);
-        let _waiting = Waiting::new(&self.work.waiting);
         let made = if self.work.is_inline() { self.free_up(need) } else { self.wait_for_space(need) };
         self.counters.stall_ns.add(start.elapsed().as_nanos() as u64);
         made

@@ -14,6 +14,7 @@ use crate::commit::REDO_BYTES;
 use crate::core::{Core, hash_of};
 use crate::heap::NewRecord;
 use crate::partition::{Entry, Partition, State};
+use crate::rate::Waiting;
 use crate::record::Kind;
 use crate::room::Need;
 use crate::slabs::Purpose;
@@ -94,20 +95,20 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// Makes space until `attempt` finds the slots it needs.
     pub fn until_done(&self, attempt: impl Fn() -> Result<Tried>) -> Result<()> {
-        let mut has_waited = false;
+        let work = &self.work;
+        let mut waiting = None;
         let made = loop {
             let need = match attempt() {
                 Ok(Tried::NoRoom(need)) => need,
                 done => break done.map(drop),
             };
-            has_waited = true;
+            waiting.get_or_insert_with(|| Waiting::new(&work.waiting));
             if let Err(error) = self.make_space(&need) {
                 break Err(error);
             }
         };
-        if has_waited {
-            // Whether others are crowded still, the next round for them says.
-            self.work.crowded.store(false, Ordering::Relaxed);
+        if waiting.take().is_some() && work.waiting.load(Ordering::Relaxed) == 0 {
+            work.crowded.store(false, Ordering::Relaxed);
         }
         made
     }
