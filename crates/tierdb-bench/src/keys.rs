@@ -71,7 +71,8 @@ impl Naming {
 
 /// Bytes of the tail of the key of `number`: the sum of three draws, and so nearly normal, with a standard deviation of 3.7.
 fn tail(number: u64) -> usize {
-    let draw = |third: u32| (fnv(number) >> (16 * third) & 0xffff) as f64 / 65536.0 * LONGEST_TAIL / 3.0;
+    let hash = fnv(number);
+    let draw = |third: u32| (hash >> (16 * third) & 0xffff) as f64 / 65536.0 * LONGEST_TAIL / 3.0;
     (0..3).map(draw).sum::<f64>().round() as usize
 }
 

@@ -168,18 +168,14 @@ impl<D: Dir> LoggedPool<D> {
     /// Waits for `lsn`, freeing the ring if it is full.
     fn wait_durable(&self, lsn: Lsn) -> Result<()> {
         while let Waited::Unwritten(RingFull) = self.log.wait(lsn, Room::Ordinary)? {
-            drop(self.stalled(|| self.free_ring(None))?);
+            self.stalled(|| self.free_ring(&mut self.store.lock(), 0))?;
         }
         Ok(())
     }
 
-    /// Makes a checkpoint if the ring does not let in what is admitted, and `more`, unless another thread did while this one waited for
-    /// the latch. They count under it alone: who waits for it is not admitted yet, and who is refused is not any more when the next
-    /// one looks.
-    fn free_ring(&self, more: Option<u64>) -> Result<Admitted<'_>> {
-        let mut store = self.store.lock();
-        let admitted = more.map_or_else(Admitted::always, |more| self.count_admitted(more));
-        let bytes = more.map_or(0, |_| self.all_admitted());
+    /// Makes a checkpoint if the ring does not let `bytes` in, unless another thread did while this one waited for the latch, which it
+    /// holds through `store`.
+    fn free_ring(&self, store: &mut PageStore<D::File>, bytes: u64) -> Result<()> {
         let fits = self.log.lets_in(0, bytes);
         if !fits {
             // Checkpoints will be made while the caller holds its latches, where none may be refused.
@@ -188,9 +184,18 @@ impl<D: Dir> LoggedPool<D> {
             self.image_bytes.store(store.image_bytes(), Ordering::Relaxed);
         }
         let room = if fits { bytes } else { 0 };
-        if self.log.is_tight(room) {
-            self.checkpoint_with(&mut store, Purpose::Trim { room })?;
+        if !self.log.is_tight(room) {
+            return Ok(());
         }
+        self.checkpoint_with(store, Purpose::Trim { room })
+    }
+
+    /// Admits `bytes` where the ring is freed for them first. They count under the latch alone: who waits for it is not admitted yet,
+    /// and who is refused is not any more when the next one looks.
+    fn admit_into_freed(&self, bytes: u64) -> Result<Admitted<'_>> {
+        let mut store = self.store.lock();
+        let admitted = self.count_admitted(bytes);
+        self.free_ring(&mut store, self.all_admitted())?;
         Ok(admitted)
     }
 
@@ -328,7 +333,7 @@ impl<D: Dir> Pool for LoggedPool<D> {
         let mut admitted = self.count_admitted(bytes);
         if self.log.is_tight(self.all_admitted()) {
             drop(admitted);
-            admitted = self.stalled(|| self.free_ring(Some(bytes)))?;
+            admitted = self.stalled(|| self.admit_into_freed(bytes))?;
         }
         if !self.log.has_room(bytes) {
             self.stalled(|| self.commit())?;

@@ -97,12 +97,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             drop(guards);
             (parts, lsn)
         };
-        drop(admitted);
-        self.acknowledge(lsn, durability)?;
-        if self.ordered && durability == Durability::Durable {
-            self.settle(&parts, lsn);
-        }
-        Ok(Tried::Done)
+        self.end_write(&parts, lsn, durability, admitted)
     }
 
     fn change_all(&self, states: &mut [&mut State<D>], ops: &[Vec<KeyOp<'_>>]) -> Result<Tried> {
@@ -265,12 +260,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
             (router.parts.clone(), lsn)
         };
-        drop(admitted);
-        self.acknowledge(lsn, durability)?;
-        if self.ordered && durability == Durability::Durable {
-            self.settle(&parts, lsn);
-        }
-        Ok(Tried::Done)
+        self.end_write(&parts, lsn, durability, admitted)
     }
 }
 

@@ -21,7 +21,7 @@ pub struct Rate {
 
 impl Rate {
     pub fn new(per_second: u64) -> Self {
-        Rate { per_second: per_second.max(1), free_at: Mutex::new(Instant::now()) }
+        Rate { per_second, free_at: Mutex::new(Instant::now()) }
     }
 
     /// Until when who has moved `bytes` more since `from` is to wait. Time in which nothing was moved is not saved up.
@@ -62,6 +62,18 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// Sleeps until `due`, a `nap` at a time, or until `ends` before one of them. Returns for how long.
+pub fn sleep_until(due: Instant, nap: Duration, ends: impl Fn() -> bool) -> Duration {
+    let begun = Instant::now();
+    while let Some(rest) = due.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero()) {
+        if ends() {
+            break;
+        }
+        std::thread::sleep(rest.min(nap));
+    }
+    begun.elapsed()
+}
+
 impl<P: Pool, D: Dir> Core<P, D> {
     /// Does `work` of a migration, whose processor time is counted, but for what imitating a device takes of it.
     pub fn timed_cpu<T>(&self, work: impl FnOnce() -> T) -> T {
@@ -86,15 +98,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if hurried() {
             return;
         }
-        let begun = Instant::now();
-        let until = rate.take(moved.bytes as u64, moved.since);
-        while let Some(rest) = until.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero()) {
-            if hurried() {
-                break;
-            }
-            std::thread::sleep(rest.min(NAP));
-        }
-        self.counters.paced_ns.add(begun.elapsed().as_nanos() as u64);
+        let slept = sleep_until(rate.take(moved.bytes as u64, moved.since), NAP, hurried);
+        self.counters.paced_ns.add(slept.as_nanos() as u64);
     }
 }
 

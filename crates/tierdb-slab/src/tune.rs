@@ -100,12 +100,13 @@ impl Climb {
         let is_unknown =
             |setting: &usize| self.known[*setting].is_none_or(|(_, period)| self.period - period > STALE);
         // Only from where it is best: else one unknown setting would lead to the next.
-        match best == at {
-            // The one below first in one period, the one above in the next.
-            true if self.period.is_multiple_of(2) => near().find(is_unknown).unwrap_or(at),
-            true => near().rev().find(is_unknown).unwrap_or(at),
-            false => best,
+        if best != at {
+            return best;
         }
+        // The one below first in one period, the one above in the next.
+        let from_below = self.period.is_multiple_of(2);
+        let unknown = if from_below { near().find(is_unknown) } else { near().rev().find(is_unknown) };
+        unknown.unwrap_or(at)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::core::Core;
 use crate::partition::Partition;
 use crate::plan::Victims;
 use crate::promote::Copies;
-use crate::rate::Rate;
+use crate::rate::{Rate, sleep_until};
 use crate::room::Need;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
@@ -174,11 +174,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// Whether the fast tier is filled more than so far, or the index takes too much memory.
     pub fn is_over(&self, fill_pct: u8) -> bool {
-        self.is_filled(fill_pct) || self.is_memory_over(MEMORY_PCT)
-    }
-
-    fn is_filled(&self, fill_pct: u8) -> bool {
-        self.heap.slabs.free_bytes() < self.free_target(fill_pct)
+        self.heap.slabs.free_bytes() < self.free_target(fill_pct) || self.is_memory_over(MEMORY_PCT)
     }
 
     pub fn is_memory_over(&self, pct: u64) -> bool {
@@ -259,18 +255,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if !self.is_over(self.options.high_pct) && !crowded {
             return;
         }
-        self.work.want_space();
+        work.want_space();
         let pace = if crowded { self.pace(bytes).max(CROWDED_PACE) } else { self.pace(bytes) };
         if !pace.is_zero() {
-            let begun = Instant::now();
-            while let Some(rest) = pace.checked_sub(begun.elapsed()).filter(|rest| !rest.is_zero()) {
-                // A close does not wait for all of it.
-                std::thread::sleep(rest.min(SPENT_PACE));
-                if self.is_stopped() {
-                    break;
-                }
-            }
-            self.counters.stall_ns.add(begun.elapsed().as_nanos() as u64);
+            // A close does not wait for all of it.
+            let slept = sleep_until(Instant::now() + pace, SPENT_PACE, || self.is_stopped());
+            self.counters.stall_ns.add(slept.as_nanos() as u64);
         }
     }
 

@@ -134,11 +134,22 @@ impl<P: Pool, D: Dir> Core<P, D> {
             drop(state);
             (part, lsn)
         };
-        // Others need not wait for a sync.
+        self.end_write(&[part], lsn, durability, admitted)
+    }
+
+    /// Returns when what was written to `parts` is as durable as asked, and they know it. What was admitted for it is given back first:
+    /// others need not wait for a sync.
+    pub fn end_write(
+        &self,
+        parts: &[Arc<Partition<D>>],
+        lsn: Lsn,
+        durability: Durability,
+        admitted: Admitted<'_>,
+    ) -> Result<Tried> {
         drop(admitted);
         self.acknowledge(lsn, durability)?;
         if self.ordered && durability == Durability::Durable {
-            self.settle(&[part], lsn);
+            self.settle(parts, lsn);
         }
         Ok(Tried::Done)
     }

@@ -232,10 +232,11 @@ fn cost(draft: &mut Draft<'_>, name: &str) -> Result<(), Failure> {
     };
     let data = draft.data(1024);
     let phase = draft.phase("a", 1.0);
-    for (device, dollars) in [("qlc", QLC_COST), ("tlc", TLC_COST)] {
-        let Some(single) = on_flash else { continue };
-        let case = draft.case(single, format!("{device} ${dollars:.2}/GB"), 1024, vec![phase.clone()])?;
-        case.setup.emulate_flash = Some(device.to_owned());
+    if let Some(single) = on_flash {
+        for (device, dollars) in [("qlc", QLC_COST), ("tlc", TLC_COST)] {
+            let case = draft.case(single, format!("{device} ${dollars:.2}/GB"), 1024, vec![phase.clone()])?;
+            case.setup.emulate_flash = Some(device.to_owned());
+        }
     }
     for percent in SHARES {
         let share = f64::from(percent) / 100.0;

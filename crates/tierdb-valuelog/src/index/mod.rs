@@ -352,7 +352,7 @@ impl<P: Pool> Index<P> {
                 break;
             }
         }
-        self.apply_updates();
+        self.apply_queued();
         self.joining.fetch_sub(1, Ordering::Release);
     }
 
