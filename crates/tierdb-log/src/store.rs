@@ -11,6 +11,9 @@
 //!    and with every later one whose log begins at that block or before. A block that was found last was durable if
 //!    another was begun after it, so there is never more than one to be kept: an open that finds a spare in
 //!    use first makes a checkpoint up to its own last block.
+//! 5. A copy that an open has written, and a crash has kept from getting a table, lies in the area of the next one. If the block itself
+//!    was lost with it, readers of the next open have seen that it is not there. So the first table after an open without a
+//!    spare is written when that place is empty.
 
 use crate::block::Cursor;
 use crate::layout::PAGE;
@@ -19,7 +22,7 @@ use crate::slots::Slots;
 use crate::table::{AREAS, PageEntry, TableHeader, area_len, page_sum};
 use std::io::ErrorKind as IoKind;
 use tierdb_base::{Error, Result, TierRole};
-use tierdb_device::{AlignedBuf, BlockFile, Cause, Metered};
+use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Metered};
 use tierdb_pmem::Arena;
 
 /// Most pages read or written at once: 1 MiB.
@@ -39,6 +42,8 @@ pub(crate) struct PageStore<F> {
     area: u64,
     log: Cursor,
     spare: Option<Spare>,
+    /// Whether no table was written since it was opened.
+    untouched: bool,
 }
 
 /// A copy of a log block whose write may have failed.
@@ -90,6 +95,7 @@ impl<F: BlockFile> PageStore<F> {
             area,
             log,
             spare,
+            untouched: true,
         }
     }
 
@@ -233,12 +239,19 @@ impl<F: BlockFile> PageStore<F> {
         let area_len = area_len(self.pool_len, self.ring.largest);
         let start = area * area_len;
         self.spare.take_if(|spare| spare.sequence < log.sequence);
-        if let Some(Spare { block, .. }) = &self.spare {
-            let at = start + area_len - self.ring.largest;
-            with_patience(|| self.table.write_durable(at, block, Cause::Checkpoint))?;
+        let beside = start + area_len - self.ring.largest;
+        match &self.spare {
+            Some(Spare { block, .. }) => {
+                with_patience(|| self.table.write_durable(beside, block, Cause::Checkpoint))?;
+            }
+            None if self.untouched => {
+                let nothing = AlignedBuf::zeroed(BLOCK as usize)?;
+                with_patience(|| self.table.write_durable(beside, &nothing, Cause::Checkpoint))?;
+            }
+            None => {}
         }
         with_patience(|| self.table.write_durable(start, &table, Cause::Checkpoint))?;
-        (self.generation, self.area, self.log) = (generation, area, log);
+        (self.generation, self.area, self.log, self.untouched) = (generation, area, log, false);
         for old in replaced.into_iter().filter(|old| *old != PageEntry::NONE) {
             self.slots.release(old.slot);
         }

@@ -156,14 +156,18 @@ fn shown_after_failed_writes() -> Result<usize, String> {
     Ok(shown)
 }
 
+/// Whether it is a durable write of the store of pages.
+fn writes_durably(site: &mutant::Site) -> bool {
+    site.what == "write_durable" && site.file.ends_with("src/store.rs")
+}
+
 #[test]
 fn what_an_open_shows_survives_even_if_the_write_of_it_had_failed() {
     let mut shown = Ok(0);
     let sites = mutant::record(|| shown = shown_after_failed_writes());
     assert!(matches!(shown, Ok(20..)), "{shown:?}");
     // The first durable write of the store is that of the spare.
-    let durable = |site: &mutant::Site| site.what == "write_durable" && site.file.ends_with("src/store.rs");
-    let spare = sites.into_keys().find(durable).expect("the spare");
+    let spare = sites.into_keys().find(writes_durably).expect("the spare");
     assert!(mutant::without(spare, shown_after_failed_writes).is_err(), "{spare} can be left out unnoticed");
 }
 
@@ -212,9 +216,8 @@ fn an_open_that_fails_shows_nothing_that_can_be_lost() {
     }
 }
 
-/// A write failed although all of it may be there, and then power is lost while the next open is at work.
-#[test]
-fn an_open_after_a_failed_write_can_be_cut_short_anywhere() {
+/// A write failed although all of it may be there, and then power is lost while the next open is at work. How many images were opened.
+fn opens_cut_short() -> Result<u64, String> {
     let mut images = 0;
     for nth in 1.. {
         let (world, pool, known) = support::world(&wide());
@@ -236,9 +239,13 @@ fn an_open_after_a_failed_write_can_be_cut_short_anywhere() {
                 &Oracle::new(known.clone()),
                 |world, _| opened = Some(reopen(world, &wide(), &known).expect("devices work")),
                 |_| Ok(()),
-                |known, image| reopen(image, &wide(), known).map(|_| ()),
+                // And what one open has found not to be there, no later one finds.
+                |known, image| {
+                    let (_, found) = reopen(image, &wide(), known)?;
+                    reopen(&image.capture().nothing(), &wide(), &found.get()).map(|_| ())
+                },
             );
-            let run = run.unwrap_or_else(|failure| panic!("failed write {nth}, open {times}: {failure}"));
+            let run = run.map_err(|failure| format!("failed write {nth}, open {times}: {failure}"))?;
             images += run.images;
             let (pool, after) = opened.expect("the script ran");
             // The plain write that comes first has brought all of the block there.
@@ -254,7 +261,17 @@ fn an_open_after_a_failed_write_can_be_cut_short_anywhere() {
             break;
         }
     }
-    assert!(images > 500, "{images} images");
+    Ok(images)
+}
+
+#[test]
+fn an_open_after_a_failed_write_can_be_cut_short_anywhere() {
+    let mut images = Ok(0);
+    let sites = mutant::record(|| images = opens_cut_short());
+    assert!(matches!(images, Ok(501..)), "{images:?}");
+    // Behind that of the spare, that of nothing in its place.
+    let nothing = sites.into_keys().filter(writes_durably).nth(1).expect("of an empty place");
+    assert!(mutant::without(nothing, opens_cut_short).is_err(), "{nothing} can be left out unnoticed");
 }
 
 /// A pool on a device with room for the log and the table and for no page, worked on until it refuses.
