@@ -83,6 +83,11 @@ impl Work {
         self.state.lock().stop
     }
 
+    /// Whether a writer waits for room in a ring.
+    pub fn is_waited_for(&self) -> bool {
+        self.state.lock().wanted > 0
+    }
+
     /// Asks for cache and index upkeep.
     pub fn want_upkeep(&self) {
         self.upkeep.ask();
@@ -247,7 +252,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         loop {
             // The round that was running when we asked may not have seen us; the one after it did.
             let is_given_up = self.rings.is_held(full) || self.rings.came_back(full);
-            if is_given_up || state.rounds >= asked_in + 2 {
+            if is_given_up {
+                return Ok(());
+            }
+            if state.rounds >= asked_in + 2 {
                 return state.failed.clone().map_or(Ok(()), Err);
             }
             if state.stop {

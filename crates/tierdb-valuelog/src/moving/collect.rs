@@ -125,7 +125,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 left = left.saturating_sub(1);
                 let is_wanted =
                     device.is_short(options.gc_free_pct) || is_left && device.is_wasteful(options);
-                is_wanted && !self.work.is_stopping()
+                // Reclamation comes first where a writer waits for it, and has chunks: collection goes on behind that.
+                let is_called_away = self.work.is_waited_for() && self.storage.room() > 0;
+                is_wanted && !is_called_away && !self.work.is_stopping()
             })?;
         }
         Ok(())
@@ -220,6 +222,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if granules.is_empty() {
             return Ok(());
         }
+        appender.begin_victim(granule);
         let quarantine = || {
             if device.quarantine(victim, filling) {
                 self.counters.quarantined_chunks.add(1);

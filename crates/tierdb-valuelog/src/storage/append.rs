@@ -39,18 +39,27 @@ pub struct Appender<D: Dir, T> {
     pending: Vec<(u64, Stored<T>)>,
     cause: Cause,
     reserved: bool,
+    /// The coarsest granule of the next chunk, and the finest that a record of the open one has needed.
+    coarsest: u64,
+    needed: u64,
 }
 
 impl<D: Dir, T> Appender<D, T> {
     /// An appender that has no chunk yet, and takes its chunks from idle devices.
     pub fn new(cause: Cause) -> Self {
         let (group, buf, pending) = (Vec::new(), AlignedBuf::default(), Vec::new());
-        Appender { only: None, open: None, group, buf, pending, cause, reserved: false }
+        let (coarsest, needed) = (u64::MAX, u64::MAX);
+        Appender { only: None, open: None, group, buf, pending, cause, reserved: false, coarsest, needed }
     }
 
     /// An appender that stays on one device and may take the chunks kept for garbage collection.
     pub fn collecting(device: Arc<Device<D>>) -> Self {
         Appender { only: Some(device), reserved: true, ..Self::new(Cause::Gc) }
+    }
+
+    /// What comes next are the records of a chunk with this granule. They take no more than one new chunk, in whatever order sizes come.
+    pub fn begin_victim(&mut self, granule: u64) {
+        self.coarsest = granule;
     }
 
     /// Bytes of DRAM it holds.
@@ -73,7 +82,7 @@ impl<D: Dir, T> Appender<D, T> {
         with: T,
     ) -> Result<Option<T>, (T, tierdb_base::Error)> {
         let len = record.len() as u64;
-        let granule = granule_of(word);
+        let granule = granule_of(word).min(if self.reserved { self.coarsest } else { u64::MAX });
         let fits = self.open.as_ref().is_some_and(|open| {
             open.fill + self.group.len() as u64 + len <= storage.chunk_bytes() && open.granule <= granule
         });
@@ -81,18 +90,25 @@ impl<D: Dir, T> Appender<D, T> {
             if !self.pending.is_empty() {
                 return Ok(Some(with));
             }
-            // What collection has joined is not joined again: as long as nothing of it is given up, there is nothing to gain.
-            self.end(!self.reserved);
             let device = match &self.only {
                 Some(device) => device.clone(),
                 None => storage.pick().clone(),
             };
+            // Where sizes are mixed, a chunk that begins with a long record would end at the first short one: so its granule is that of the
+            // last chunk, which may be one step coarser if nothing there was so short.
+            let granule = granule.min(self.coarsest_next());
+            // Without a chunk the open one stays open: others may go into it.
             match device.allocate(pool, State::Open, granule, self.reserved) {
-                Ok(number) => self.open = Some(OpenChunk { device, number, fill: 0, granule }),
+                Ok(number) => {
+                    // What collection has joined is not joined again: as long as nothing of it is given up, there is nothing to gain.
+                    self.end(!self.reserved);
+                    self.open = Some(OpenChunk { device, number, fill: 0, granule });
+                }
                 Err(error) => return Err((with, error)),
             }
         }
         if let Some(open) = &self.open {
+            self.needed = self.needed.min(granule);
             let at = open.fill + self.group.len() as u64;
             let place =
                 Place::Flash(open.device.number(), u64::from(open.number) * storage.chunk_bytes() + at);
@@ -150,7 +166,21 @@ impl<D: Dir, T> Appender<D, T> {
         self.end(true);
     }
 
+    /// The coarsest granule for the next chunk.
+    fn coarsest_next(&self) -> u64 {
+        match &self.open {
+            _ if self.reserved => u64::MAX,
+            Some(open) if self.needed <= open.granule => open.granule,
+            Some(open) => open.granule * 2,
+            None => self.coarsest,
+        }
+    }
+
     fn end(&mut self, to_join: bool) {
+        if !self.reserved {
+            self.coarsest = self.coarsest_next();
+        }
+        self.needed = u64::MAX;
         if let Some(open) = self.open.take() {
             Device::seal(&open.device, open.number, to_join, &crossbeam_epoch::pin());
         }

@@ -149,6 +149,31 @@ fn collection_ends_where_nothing_is_to_be_gained() {
 }
 
 /// The list of its writes is too long for a ring, and so was the record of where that list is.
+/// Goal: what collection keeps for itself is enough whatever sizes values have. Method: flash full of values of 100 to 2,000 bytes, half of them
+/// deleted, and new ones until there is no room.
+#[test]
+fn garbage_among_values_of_many_sizes_makes_room() {
+    let _alone = alone();
+    let flash = 8 << 20;
+    let engine = &*open(Sizes {
+        flash: vec![flash],
+        pool: 4 << 20,
+        ring: 128 << 10,
+        chunk: 128 << 10,
+        ..Sizes::tiny()
+    });
+    let len = |number: u64| 100 + (key(number)[3] as usize * 256 + key(number)[4] as usize) % 1900;
+    let put = |number: u64| engine.put(&key(number), &vec![7; len(number)], Durability::Grouped);
+    let full = (0..).find(|number| is_flash_full(&put(*number))).expect("flash is full");
+    let deleted = (0..full).filter(|number| number % 2 == 0);
+    deleted.for_each(|number| engine.delete(&key(number), Durability::Grouped).expect("room"));
+    let new: Vec<u64> = (full + 1..2 * full).take_while(|number| put(*number).is_ok()).collect();
+    let bytes: usize = new.iter().map(|number| len(*number)).sum();
+    assert!(bytes as u64 > flash / 4, "{bytes} bytes of new values");
+    // About two for each of the 64 chunks: none had ended because a short value followed on a long one.
+    assert!(collected(engine) < 160, "{} chunks were collected", collected(engine));
+}
+
 #[test]
 fn a_batch_of_many_writes_fits_a_small_ring() {
     let _alone = alone();

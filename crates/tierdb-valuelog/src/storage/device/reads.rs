@@ -10,7 +10,9 @@ use std::sync::Arc;
 use tierdb_base::Result;
 use tierdb_device::{AlignedBuf, BLOCK, Cause, Dir, FileRead, Metered, read_blocks};
 
-/// Most bytes that are read of a record before its header says how long it is.
+/// A record that is no longer is read at once, as long as its class may be.
+const AT_ONCE: u64 = 64 << 10;
+/// Bytes that are read of a longer one before its header says how long it is.
 const FIRST_READ: u64 = 16 << 10;
 thread_local! {
     /// What a thread reads single records into: no more than a first read, with a block more.
@@ -119,7 +121,8 @@ fn spans(places: &mut [(usize, u64, u64)]) -> Vec<Span> {
 pub type Wanted<'d, D> = (&'d Device<D>, Vec<(u64, Word)>);
 
 /// Reads several records of several devices, which are where [`Device::read_record`] would look for them; in their order, by
-/// device. Those that lie side by side are read at once, and all reads overlap. `None` where the read failed: read it by itself.
+/// device. Those that lie side by side are read at once, and all reads overlap. `None` where the read failed, or the record is long: read it
+/// by itself.
 pub fn read_records<D: Dir>(wanted: &[Wanted<'_, D>], cause: Cause) -> Vec<Vec<Option<Found>>> {
     let (mut of_spans, mut reads) = (Vec::new(), Vec::new());
     let mut all_places = Vec::with_capacity(wanted.len());
@@ -127,8 +130,8 @@ pub fn read_records<D: Dir>(wanted: &[Wanted<'_, D>], cause: Cause) -> Vec<Vec<O
         let in_file = device.chunks_in_file();
         let place = |(number, (at, word)): (usize, &(u64, Word))| {
             let (chunk, offset) = device.chunk_of(*at);
-            let len = word.max_len(device.chunk_bytes).min(device.chunk_bytes - offset).min(FIRST_READ);
-            (chunk < in_file).then_some((number, *at, at + len))
+            let len = word.max_len(device.chunk_bytes).min(device.chunk_bytes - offset);
+            (chunk < in_file && len <= AT_ONCE).then_some((number, *at, at + len))
         };
         let mut places = Vec::with_capacity(wanted.len());
         places.extend(wanted.iter().enumerate().filter_map(place));
@@ -166,7 +169,8 @@ impl<D: Dir> Device<D> {
             return Ok(None);
         }
         let room = self.chunk_bytes - offset;
-        let first = word.max_len(self.chunk_bytes).min(room).min(FIRST_READ);
+        let longest = word.max_len(self.chunk_bytes).min(room);
+        let first = if longest <= AT_ONCE { longest } else { FIRST_READ };
         let mut buf = BUFFER.take();
         let record = self.read_into(&mut buf, at, first, cause).map(|bytes| {
             let header = Header::parse(bytes).filter(|header| header.len() as u64 <= room)?;
