@@ -198,7 +198,7 @@ impl<P: Port> Combiner<P> {
         let mut turn = Turn { combiner: self, seat: Some(seat) };
         let Some(seat) = &mut turn.seat else { return };
         if let Some(window) = self.window {
-            self.gather(Instant::now() + window);
+            self.gather(Instant::now().checked_add(window));
         }
         self.take_batch(seat);
         let Seat { port, requests, owners } = seat;
@@ -209,9 +209,10 @@ impl<P: Port> Combiner<P> {
         });
     }
 
-    fn gather(&self, until: Instant) {
+    /// Waits until `until`, or where that is never, until a batch is full.
+    fn gather(&self, until: Option<Instant>) {
         loop {
-            let rest = until.saturating_duration_since(Instant::now());
+            let rest = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
             if rest.is_zero() || lock(&self.queue).waiting.len() >= self.limit {
                 return;
             }

@@ -104,23 +104,35 @@ impl Arena {
     /// Copies `bytes` to `at`; any alignment. Calls `each` with the offset and new value of every word
     /// it stores, in order. The caller is the only writer of the words that the range touches.
     pub fn write_with(&self, at: u64, bytes: &[u8], mut each: impl FnMut(u64, u64)) {
-        let mut at = at;
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let skip = (at % 8) as usize;
-            let n = rest.len().min(8 - skip);
-            let word = self.word(at - skip as u64);
-            let new = if n == 8 {
-                u64::from_le_bytes([rest[0], rest[1], rest[2], rest[3], rest[4], rest[5], rest[6], rest[7]])
-            } else {
-                let mut old = word.load(Ordering::Relaxed).to_le_bytes();
-                old[skip..skip + n].copy_from_slice(&rest[..n]);
-                u64::from_le_bytes(old)
-            };
+        if bytes.is_empty() {
+            return;
+        }
+        let skip = (at % 8) as usize;
+        let first = at - skip as u64;
+        let words = &self.words()[(first / 8) as usize..];
+        // Bytes of a word that keeps the others.
+        let part = |number: usize, skip: usize, bytes: &[u8]| {
+            let mut new = words[number].load(Ordering::Relaxed).to_le_bytes();
+            new[skip..skip + bytes.len()].copy_from_slice(bytes);
+            let new = u64::from_le_bytes(new);
+            words[number].store(new, Ordering::Release);
+            (first + number as u64 * 8, new)
+        };
+        let head = if skip == 0 { 0 } else { bytes.len().min(8 - skip) };
+        if head > 0 {
+            let (at, new) = part(0, skip, &bytes[..head]);
+            each(at, new);
+        }
+        let from = usize::from(head > 0);
+        let (body, tail) = bytes[head..].as_chunks::<8>();
+        for (number, (bytes, word)) in (from..).zip(body.iter().zip(&words[from..])) {
+            let new = u64::from_le_bytes(*bytes);
             word.store(new, Ordering::Release);
-            each(at - skip as u64, new);
-            at += n as u64;
-            rest = &rest[n..];
+            each(first + number as u64 * 8, new);
+        }
+        if !tail.is_empty() {
+            let (at, new) = part(from + body.len(), 0, tail);
+            each(at, new);
         }
     }
 

@@ -302,11 +302,17 @@ mod flush {
     use super::PersistenceDomain;
     use std::arch::asm;
     use std::sync::atomic::AtomicU64;
-    use tierdb_base::Result;
+    use tierdb_base::{Error, Result};
 
     const LINE: usize = 64;
 
+    /// ADR needs `dc cvap`, without which the pool is refused.
     pub fn domain() -> Result<PersistenceDomain> {
+        if !std::arch::is_aarch64_feature_detected!("dpb") {
+            return Err(Error::Unsupported {
+                what: "this processor has no dc cvap instruction; use a block fast tier".into(),
+            });
+        }
         Ok(PersistenceDomain::Adr)
     }
 

@@ -189,9 +189,15 @@ impl<F: BlockFile> Check<'_, F> {
             self.damage(error.to_string(), footer.blocks_len + footer.index_len, None);
         }
         // A page between the last block and the index that none of them shares was never read.
-        let (start, end) = (self.summed.min(footer.blocks_len), footer.at());
+        let (mut start, end) = (self.summed.min(footer.blocks_len), footer.at());
         let (at, index) = (footer.blocks_len, self.table.index().bytes());
-        match self.read(&(start..end))? {
+        let mut read = self.read(&(start..end))?;
+        if read.is_err() && start < at && !self.report.damage.is_empty() {
+            // Of a block that could not be read either.
+            start = at;
+            read = self.read(&(start..end))?;
+        }
+        match read {
             Err(what) => self.damage(what, at, None),
             Ok(buf) => {
                 let parts = &buf[(at - start) as usize..];
