@@ -4,7 +4,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 use tierdb_base::FailureLatch;
 use tierdb_device::Meter;
-use tierdb_engine::{Durability, Engine, FlashTier, KeyRange, Media, WriteBatch};
+use tierdb_engine::{Durability, Engine, TierDir, KeyRange, Media, WriteBatch};
 use tierdb_pmem::Pool;
 use tierdb_sim::{SimDir, World};
 
@@ -18,7 +18,8 @@ pub fn media<P: Pool>(pool: P, latch: FailureLatch, world: &World, flash: u64) -
     Media {
         pool: pool.into(),
         fast_meter: Meter::new(),
-        flash: vec![FlashTier {
+        fast_dirs: Vec::new(),
+        flash: vec![TierDir {
             dir: world.dir("flash"),
             capacity: flash,
             meter: Meter::new(),

@@ -53,7 +53,7 @@ impl System for TierDb {
                 "TierDB, slab engine: all writes to a byte-addressable fast tier emulated in shared memory, cold keys to flash"
             }
             (EngineKind::Slab, Mode::Block) => {
-                "TierDB, slab engine: all writes to memory that is logged to a fast block device, cold keys to flash"
+                "TierDB, slab engine: all writes to memory that is logged to a fast block device, then to tables there, cold keys to flash"
             }
             (EngineKind::Slab, Mode::Ssd) => {
                 "TierDB, slab engine, all on one SSD: writes to memory that is logged, cold keys to tables"
@@ -199,11 +199,16 @@ impl Store for Open {
             Handle::Db(db) => db.stats(),
             Handle::Engine(engine) => engine.stats(),
         };
-        let second_level = stats.counter("second_level_hits").unwrap_or(0);
+        // What the fast tier has beside: values that the cache gave up, tables of the first level.
+        let second_level = ["second_level_hits", "reads_fast_tables"];
+        let second_level: u64 = second_level.into_iter().filter_map(|name| stats.counter(name)).sum();
+        // A cache that is asked for each of several tables misses as often.
+        let misses = stats.cache.misses.saturating_sub(second_level);
+        let misses = stats.counter("reads_flash").unwrap_or(misses);
         let mut counts = Counts {
             mode: stats.mode,
             hits: stats.cache.hits + stats.write_buffer_hits + second_level,
-            misses: stats.cache.misses.saturating_sub(second_level),
+            misses,
             stall_ns: stats.stall_ns,
             tells_of_flash: true,
             counters: stats.counters.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),

@@ -24,7 +24,7 @@ pub use batch::{Op, WriteBatch};
 pub use engine::{Cursor, Durability, Engine, KeyRange, Snapshot};
 pub use gate::Gate;
 pub use latency::{Latencies, Timed};
-pub use media::{Background, FlashTier, Media};
+pub use media::{Background, Media, TierDir};
 pub use model::{ModelEngine, ModelStore};
 pub use stats::{CacheStats, IoStats, LatencyStats, Stats, TierStats};
 pub use value::Value;

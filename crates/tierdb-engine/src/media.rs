@@ -14,9 +14,9 @@ pub enum Background {
     Inline,
 }
 
-/// One flash directory.
-pub struct FlashTier<D: Dir> {
-    /// Where its file lives.
+/// A directory of a tier, for an engine's files.
+pub struct TierDir<D: Dir> {
+    /// Where they live.
     pub dir: D,
     /// Most bytes the store may use in it.
     pub capacity: u64,
@@ -32,8 +32,11 @@ pub struct Media<P: Pool, D: Dir> {
     pub pool: Arc<P>,
     /// Counts the fast tier's block I/O, where it has any.
     pub fast_meter: Meter,
+    /// Room on fast block devices beside log and image of the pool: up to sixteen directories. None where the fast tier is
+    /// byte-addressable, or there is no other than the pool.
+    pub fast_dirs: Vec<TierDir<D>>,
     /// Flash: one to sixteen directories.
-    pub flash: Vec<FlashTier<D>>,
+    pub flash: Vec<TierDir<D>>,
     /// What seeds every checksum: the store's identity.
     pub seed: u64,
     /// Set by the first failed write on any tier.

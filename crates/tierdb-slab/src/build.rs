@@ -33,9 +33,7 @@ impl<D: Dir> NewTable<D> {
 impl<D: Dir> Drop for NewTable<D> {
     /// It never became live.
     fn drop(&mut self) {
-        if let (Some(table), Some(dir)) =
-            (self.table.take(), self.flash.dirs.get(self.record.file.dir as usize))
-        {
+        if let (Some(table), Some(dir)) = (self.table.take(), self.flash.dir(self.record.file.dir)) {
             let len = table.footer().file_len;
             drop(table);
             let _ = dir.tables.remove(self.record.file.number);
@@ -50,17 +48,19 @@ pub struct TableBuilder<'b, D: Dir> {
     level: Level,
     /// Where tables of the next level begin, in descending order, as far as they have not been passed.
     borders: Vec<Box<[u8]>>,
+    /// Bytes of a table.
+    full: u64,
     limit: Limit,
     cause: Cause,
     number: &'b dyn Fn() -> u64,
-    open: Option<OpenTable<D>>,
+    open: Option<OpenTable<'b, D>>,
     done: Vec<NewTable<D>>,
     written: u64,
 }
 
-struct OpenTable<D: Dir> {
+struct OpenTable<'b, D: Dir> {
     writer: Writer<D>,
-    dir: u32,
+    dir: &'b FlashDir<D>,
     /// Bytes of its file before it had an entry.
     empty: u64,
     /// Bytes taken of the directory for it.
@@ -68,21 +68,22 @@ struct OpenTable<D: Dir> {
 }
 
 impl<'b, D: Dir> TableBuilder<'b, D> {
-    /// Nothing written yet, for `level`. `number` gives a number that no table ever had. Tables end, where that makes them not much
-    /// smaller, at one of `borders`, the keys with which those of the next level begin: so that fewer of these are merged with
-    /// each, and there are keys that no table lies across.
+    /// Nothing written yet, for `level`, of about `bytes` bytes, which make tables of one size if that is known. `number` gives a number that no table ever
+    /// had. Tables end, where that makes them not much smaller, at one of `borders`, the keys with which those of the next level begin: so
+    /// that fewer of these are merged with each, and there are keys that no table lies across.
     pub fn new(
         flash: &'b Arc<Flash<D>>,
         (level, mut borders): (Level, Vec<Box<[u8]>>),
+        bytes: u64,
         (limit, cause): (Limit, Cause),
         number: &'b dyn Fn() -> u64,
     ) -> Self {
         borders.sort_unstable_by(|one, other| other.cmp(one));
-        TableBuilder { flash, level, borders, limit, cause, number, open: None, done: Vec::new(), written: 0 }
-    }
-
-    fn dir(&self, number: u32) -> &'b FlashDir<D> {
-        &self.flash.dirs[number as usize]
+        let tables = bytes.div_ceil(flash.table_bytes).max(1);
+        // Not a full one and what is left over.
+        let full = if tables > 1 { bytes.div_ceil(tables) } else { flash.table_bytes };
+        let (open, done, written) = Default::default();
+        TableBuilder { flash, level, borders, full, limit, cause, number, open, done, written }
     }
 
     /// Adds an entry; they come in the order of a table.
@@ -96,7 +97,7 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
             at_border = true;
         }
         if self.open.as_ref().is_some_and(|open| {
-            let (len, full) = (open.writer.file_len(), self.flash.table_bytes);
+            let (len, full) = (open.writer.file_len(), self.full);
             let quarter = full.saturating_sub(open.empty) / 4;
             open.writer.last_key() != entry.key
                 && (len + entry_len / 2 >= full || at_border && len + quarter >= full)
@@ -109,40 +110,39 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
         let Some(open) = &mut self.open else { return Ok(()) };
         // What it may take in the file, with the keys that separate its blocks.
         let wanted = open.writer.file_len() + entry_len + 3 * entry.key.len() as u64 + (16 << 10);
-        let dir = &self.flash.dirs[open.dir as usize];
         if wanted > open.taken {
-            if !dir.take(wanted - open.taken, dir.limit(self.limit, self.flash.table_bytes)) {
+            if !open.dir.take(wanted - open.taken, open.dir.limit(self.limit, self.flash.table_bytes)) {
                 return Err(self.flash.full());
             }
             open.taken = wanted;
         }
-        self.flash.written(open.writer.add(entry))
+        self.flash.written(open.writer.add(entry), open.dir)
     }
 
     /// Begins a table whose first entry has so many bytes.
     fn begin_table(&mut self, entry_len: u64) -> Result<()> {
-        let room = |dir: &FlashDir<D>| dir.room(self.limit, self.flash.table_bytes);
         // Its last entry may be as long as that, and begin just before the table is full.
         let least = 2 * self.flash.table_bytes + entry_len;
-        let number = (0..self.flash.dirs.len() as u32).max_by_key(|number| {
-            let (dir, room) = (self.dir(*number), room(self.dir(*number)));
-            (room >= least && !dir.budget.is_spent(), room, u32::MAX - number)
+        let dir = self.flash.dirs_for(self.level).iter().max_by_key(|dir| {
+            let room = dir.room(self.limit, self.flash.table_bytes);
+            let fits = room >= least;
+            (fits && dir.is_fast(), fits && !dir.budget.is_spent(), room, u32::MAX - dir.number)
         });
-        let number = number.ok_or_else(|| self.flash.full())?;
+        let dir = dir.ok_or_else(|| self.flash.full())?;
         let options =
             WriterOptions { allocate: self.flash.table_bytes.min(1 << 20), ..WriterOptions::default() };
-        let created = self.dir(number).tables.create((self.number)(), self.cause, &options);
-        let writer = self.flash.created(created)?;
-        self.open = Some(OpenTable { empty: writer.file_len(), writer, dir: number, taken: 0 });
+        let created = dir.tables.create((self.number)(), self.cause, &options);
+        let writer = self.flash.created(created, dir)?;
+        self.open = Some(OpenTable { empty: writer.file_len(), writer, dir, taken: 0 });
         Ok(())
     }
 
     fn end_table(&mut self) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
-        let file = TableFile { dir: open.dir, number: open.writer.number() };
+        let (dir, written) = (open.dir, open.writer.file_len());
+        let file = TableFile { dir: dir.number, number: open.writer.number() };
         let record = TableRecord { file, level: self.level };
-        let (dir, written) = (self.dir(open.dir), open.writer.file_len());
-        let table = self.flash.written(open.writer.finish()).inspect_err(|_| {
+        let table = self.flash.written(open.writer.finish(), dir).inspect_err(|_| {
             dir.budget.spend(written, tune::now());
             dir.give(open.taken);
             let _ = dir.tables.remove(file.number);
@@ -153,13 +153,13 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
         } else {
             dir.give(open.taken - len);
         }
-        self.written += len;
+        self.written += if dir.is_fast() { 0 } else { len };
         dir.budget.spend(len, tune::now());
         self.done.push(NewTable { record, table: Some(table), flash: self.flash.clone() });
         Ok(())
     }
 
-    /// The tables, whole and durable.
+    /// The tables, whole and durable, and the bytes of those that are on flash.
     ///
     /// # Errors
     /// `Io`.
@@ -172,7 +172,7 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
 impl<D: Dir> Drop for TableBuilder<'_, D> {
     fn drop(&mut self) {
         if let Some(open) = self.open.take() {
-            let (dir, number) = (self.dir(open.dir), open.writer.number());
+            let (dir, number) = (open.dir, open.writer.number());
             // Of no use, but written.
             dir.budget.spend(open.writer.file_len(), tune::now());
             drop(open.writer);
@@ -190,21 +190,21 @@ mod tests {
     use crate::rig;
     use tierdb_base::FailureLatch;
     use tierdb_device::Meter;
-    use tierdb_engine::FlashTier;
+    use tierdb_engine::TierDir;
     use tierdb_sim::{SimDir, World};
 
     /// Two directories of 1 MiB: one of which all but `room` bytes are used, and one that has spent its budget.
     fn short_and_spent(room: u64) -> Arc<Flash<SimDir>> {
         let world = World::new();
-        let tiers = ["short", "spent"].map(|name| FlashTier {
+        let tiers = ["short", "spent"].map(|name| TierDir {
             dir: world.add_dir(name),
             capacity: 1 << 20,
             meter: Meter::new(),
             emulation: None,
         });
         let options = Options { flash_bytes_per_day: vec![None, Some(1)], ..rig::options(132 << 10) };
-        let flash = Arc::new(Flash::new(tiers.into(), 7, &options, FailureLatch::new()));
-        let [short, spent] = &*flash.dirs else { panic!("two directories") };
+        let flash = Arc::new(Flash::new(tiers.into(), Vec::new(), 7, &options, FailureLatch::new()));
+        let [short, spent] = flash.dirs() else { panic!("two directories") };
         short.add(short.limit(Limit::Growth, options.table_bytes) - room);
         spent.budget.spend(1 << 20, tune::now());
         flash
@@ -213,8 +213,8 @@ mod tests {
     #[test]
     fn a_budget_holds_though_another_directory_has_one_that_is_full() {
         let table = rig::options(132 << 10).table_bytes;
-        assert!(!short_and_spent(3 * table).is_spent(), "there is room for a table elsewhere");
-        assert!(short_and_spent(3 * table - 1).is_spent());
+        assert!(!short_and_spent(3 * table).is_spent(FIRST), "there is room for a table elsewhere");
+        assert!(short_and_spent(3 * table - 1).is_spent(FIRST));
     }
 
     /// What was written for nothing has worn flash all the same.
@@ -223,10 +223,10 @@ mod tests {
         let flash = short_and_spent(1 << 19);
         let number = || 1;
         let mut builder =
-            TableBuilder::new(&flash, (FIRST, Vec::new()), (Limit::Growth, Cause::Migration), &number);
+            TableBuilder::new(&flash, (FIRST, Vec::new()), 0, (Limit::Growth, Cause::Migration), &number);
         builder.add(&EntryRef { key: b"key", seqno: 1, value: Some(&[7; 9000]) }).expect("there is room");
         drop(builder);
-        let spent: u64 = flash.dirs.iter().map(|dir| dir.budget.written()).sum();
+        let spent: u64 = flash.dirs().iter().map(|dir| dir.budget.written()).sum();
         assert!(spent >= (1 << 20) + 9000, "{spent}");
     }
 
@@ -237,7 +237,7 @@ mod tests {
         let flash = short_and_spent(table + (20 << 10));
         let number = || 1;
         let mut builder =
-            TableBuilder::new(&flash, (FIRST, Vec::new()), (Limit::Growth, Cause::Migration), &number);
+            TableBuilder::new(&flash, (FIRST, Vec::new()), 0, (Limit::Growth, Cause::Migration), &number);
         builder.add(&EntryRef { key: b"key", seqno: 1, value: Some(&[7; 60_000]) }).expect("there is room");
         let (tables, _) = builder.finish().expect("it is written");
         assert_eq!(tables[0].record.file.dir, 1);

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tierdb_engine::{CacheStats, Value};
+use tierdb_sync::Counter;
 
 const SHARDS: usize = 16;
 /// Bytes that an entry takes beside value and key: its place in the clock and in the map, counts, the allocator's.
@@ -142,8 +143,8 @@ pub struct Cache {
     shards: Vec<Mutex<Shard>>,
     /// Most bytes of a shard.
     most: AtomicU64,
-    hits: AtomicU64,
-    misses: AtomicU64,
+    hits: Counter,
+    misses: Counter,
 }
 
 impl Cache {
@@ -152,8 +153,8 @@ impl Cache {
         Cache {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             most: AtomicU64::new(0),
-            hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
+            hits: Counter::default(),
+            misses: Counter::default(),
         }
     }
 
@@ -180,7 +181,7 @@ impl Cache {
             })
         };
         let counter = if found.is_some() { &self.hits } else { &self.misses };
-        counter.fetch_add(1, Ordering::Relaxed);
+        counter.add(1);
         found
     }
 
@@ -226,8 +227,8 @@ impl Cache {
     /// What it holds and has done.
     pub fn stats(&self) -> CacheStats {
         let mut stats = CacheStats {
-            hits: self.hits.load(Ordering::Relaxed),
-            misses: self.misses.load(Ordering::Relaxed),
+            hits: self.hits.get(),
+            misses: self.misses.get(),
             capacity: self.most.load(Ordering::Relaxed) * SHARDS as u64,
             ..CacheStats::default()
         };

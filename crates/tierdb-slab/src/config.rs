@@ -1,6 +1,6 @@
 //! How the engine is set up: sizes and thresholds.
 
-use crate::levels::{FIRST, MOST};
+use crate::levels::{FIRST, Level, MOST};
 use crate::tune::USUALLY_PINNED;
 use std::ops::RangeInclusive;
 use tierdb_base::{Error, Result, processors};
@@ -130,10 +130,18 @@ impl Options {
         }
     }
 
-    /// Bytes that the tables of `level` may take, if it is not the last, where the fast tier holds `fast` bytes.
-    pub(crate) fn level_size(&self, level: u8, fast: u64) -> u64 {
-        let growth = u64::from(self.level_growth).saturating_pow(u32::from(level - FIRST));
-        (fast / 100).saturating_mul(u64::from(self.first_level_pct)).saturating_mul(growth)
+    /// Bytes that the tables of `level` may take, if it is not the last, where the fast tier holds `fast` bytes of records and is to hold
+    /// `tables` bytes of tables. If that is any, these are the first level, and the second is to it what the first is to the records
+    /// otherwise.
+    pub(crate) fn level_size(&self, level: Level, fast: u64, tables: u64) -> u64 {
+        let first_below = if tables > 0 { FIRST + 1 } else { FIRST };
+        if level < first_below {
+            return tables;
+        }
+        let growth = u64::from(self.level_growth).saturating_pow(u32::from(level - first_below));
+        (fast.saturating_add(tables) / 100)
+            .saturating_mul(u64::from(self.first_level_pct))
+            .saturating_mul(growth)
     }
 
     /// Refuses values out of range, naming the field and the range.

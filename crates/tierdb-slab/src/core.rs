@@ -7,13 +7,14 @@ use crate::counters::Counters;
 use crate::flash::Flash;
 use crate::heap::Heap;
 use crate::layout::SEQNO_LIMIT;
-use crate::levels::Level;
+use crate::levels::{FIRST, Level};
 use crate::lost::Lost;
 use crate::partition::Partition;
 use crate::read_trigger::ReadTrigger;
 use crate::snapshots::Snapshots;
-use crate::tracker::Tracker;
-use crate::tune::{CopiedShare, PinnedShare};
+use crate::stats::KEPT;
+use crate::tracker::{Threshold, Tracker};
+use crate::tune::{CopiedShare, KeptShare, PinnedShare};
 use crate::work::Work;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -70,6 +71,9 @@ pub struct Core<P: Pool, D: Dir> {
     pub read_trigger: ReadTrigger,
     pub pinned: PinnedShare,
     pub copied: CopiedShare,
+    pub kept: KeptShare,
+    /// Of what the fast tier may hold, records and tables, the share that is records.
+    pub record_share: f64,
     pub lost: Lost,
     /// Whether versions on the fast tier are known that damage has made unreadable: since the store was opened, or a migration met one.
     pub doubtful: AtomicBool,
@@ -100,6 +104,21 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Whether the pool's flushes reach media in their order.
     pub fn is_ordered(pool: &P) -> bool {
         pool.domain() == PersistenceDomain::Logged
+    }
+
+    /// What has to be pinned so that `pct` percent of as many of the tracked keys are as the fast tier has records for.
+    pub fn threshold(&self, pct: u8) -> Threshold {
+        self.tracker.threshold(f64::from(pct) * self.record_share)
+    }
+
+    /// Whether what is popular of `level` is to come to the first one, which is on a faster device.
+    pub fn goes_up(&self, level: Level) -> bool {
+        level > FIRST && self.flash.fast_bytes() > 0
+    }
+
+    /// Bytes that the tables of `level` may take, if it is not the last.
+    pub fn level_size(&self, level: Level) -> u64 {
+        self.options.level_size(level, self.heap.slabs.capacity(), self.flash.fast_bytes())
     }
 
     /// The oldest snapshot that is open, or that may be opened from now on.
@@ -140,7 +159,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         // Of these, less is left when keys go to flash.
         let index: u64 = parts
             .iter()
-            .filter(|(name, _)| ["pool image", "index"].contains(name))
+            .filter(|(name, _)| ["pool image", "index", KEPT].contains(name))
             .map(|(_, bytes)| bytes)
             .sum();
         // Rounded up: more than a share is not as much as that.

@@ -17,6 +17,8 @@ pub struct Counters {
     pub fast_hits: Counter,
     /// Reads of keys on flash that the object cache answered.
     pub cache_hits: Counter,
+    /// Reads that tables on a fast device answered.
+    pub fast_table_hits: Counter,
     /// Reads that flash answered.
     pub flash_hits: Counter,
     /// Reads of keys that are not there.
@@ -45,9 +47,12 @@ pub struct Counters {
     pub merged_down: Counter,
     /// Tables that went there as they are.
     pub moved_down: Counter,
+    /// Bytes of entries that stayed in the first level, on a faster device, when their tables were merged into the next one, or came up
+    /// from there.
+    pub kept_bytes: Counter,
     /// Entries written to tables.
     pub entries_written: Counter,
-    /// Bytes of tables written.
+    /// Bytes of tables written to flash.
     pub table_bytes: Counter,
     /// Records moved to empty a slab.
     pub moved_records: Counter,

@@ -19,6 +19,8 @@ use tierdb_device::Dir;
 use tierdb_engine::KeyRange;
 use tierdb_pmem::{Pool, Stage};
 
+/// What is kept of a table at the most, where the level above is on a faster device.
+pub const MOST_KEPT: f64 = 0.75;
 /// Merges that gain nothing, one after another, after which no more is looked for.
 const FRUITLESS: u32 = 8;
 
@@ -38,7 +40,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// # Errors
     /// As [`Core::migrate`].
     pub fn descend(&self, which: Down) -> Result<Option<Migrated>> {
-        if self.levels == FIRST || which == Down::TooLarge && self.flash.is_spent() {
+        if self.levels == FIRST || which == Down::TooLarge && self.flash.is_spent(self.levels) {
             return Ok(None);
         }
         let _parts = self.work.dividing.read();
@@ -47,10 +49,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut levels: Vec<(f64, Level)> = (FIRST..self.levels)
             .map(|level| {
                 let bytes: u64 = parts.iter().map(|part| bytes_of(part, level)).sum();
-                (
-                    bytes as f64 / self.options.level_size(level, self.heap.slabs.capacity()).max(1) as f64,
-                    level,
-                )
+                (bytes as f64 / self.level_size(level).max(1) as f64, level)
             })
             .filter(|(fill, _)| *fill > if which == Down::Any { 0.0 } else { 1.0 })
             .collect();
@@ -63,7 +62,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 let _migration = part.migration.lock();
                 let Some(plan) = self.plan_down(&part.read(), level) else { continue };
                 let done = match &*plan.tables {
-                    [one] if self.move_down(part, one.level() + 1, &plan) => {
+                    // One on a faster device is written to a slower one.
+                    [one] if !one.is_fast() && self.move_down(part, one.level() + 1, &plan) => {
                         self.counters.moved_down.add(1);
                         Migrated { tables: 1, ..Migrated::default() }
                     }
@@ -148,7 +148,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(false)
     }
 
-    /// The table of `level` for which the least of the next one is rewritten, in bytes for each of its own, with what it is merged
+    /// The table of `level` for which the least of the next one is rewritten, in bytes for each that leaves it, with what it is merged
     /// with. Where the reserve of flash does not hold all that, its first keys only.
     fn plan_down(&self, state: &State<D>, level: Level) -> Option<Plan<D>> {
         let below = state.tables.level(level + 1);
@@ -159,7 +159,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 end: Bound::Included(table.largest().to_vec()),
             };
             let overlap: u64 = below.overlapping(&range).map(|(_, table)| table.file_len()).sum();
-            let cost = overlap as f64 / table.file_len() as f64;
+            // What was kept once is kept again, for the most part.
+            let leaving = table.file_len() as f64 * (1.0 - MOST_KEPT * table.kept_share);
+            let cost = overlap as f64 / leaving;
             if best.as_ref().is_some_and(|(least, _)| *least <= cost)
                 || below.overlapping(&range).any(|(_, table)| table.is_damaged())
             {
@@ -171,7 +173,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let (_, plan) = best?;
         let bytes = plan.tables.iter().map(|table| table.file_len()).sum();
-        if plan.tables.len() <= 2 || self.flash.has_room(bytes, Limit::Shrink) {
+        if plan.tables.len() <= 2 || self.flash.has_room(level + 1, bytes, Limit::Shrink) {
             return Some(plan);
         }
         let first = &plan.tables[0];
@@ -281,7 +283,7 @@ mod tests {
     #[test]
     fn what_was_replaced_makes_room_when_flash_is_full() {
         let store = with_replaced();
-        let dir = &store.core().flash.dirs[0];
+        let dir = &store.core().flash.dirs()[0];
         put_all(&store, 9);
         // But for the reserve, something else has what is left.
         dir.add(dir.limit(Limit::Growth, store.core().flash.table_bytes) - dir.used());
@@ -292,7 +294,7 @@ mod tests {
     #[test]
     fn a_compaction_takes_out_what_was_replaced() {
         let store = with_replaced();
-        let dir = &store.core().flash.dirs[0];
+        let dir = &store.core().flash.dirs()[0];
         let before = dir.used();
         store.engine.compact().expect("room");
         assert!(dir.used() < before / 2, "{} of {before} bytes", dir.used());

@@ -3,6 +3,8 @@
 //! A table is live if a record on the fast tier names it ([`TableRecord`]); these records are the manifest. A
 //! table that a migration replaced is kept until the last reader lets it go, then its file is removed. A file that
 //! no record names is what a crash left of a migration: it is removed on open.
+//!
+//! Where the fast tier is a block device with room beside the pool, tables of the first level lie there, those of all others on flash.
 
 use crate::config::{Metric, Options};
 use crate::heap::Slots;
@@ -18,16 +20,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tierdb_base::{Error, FailureLatch, Location, Result, TierRole};
 use tierdb_device::{Cause, Dir, Meter};
-use tierdb_engine::FlashTier;
+use tierdb_engine::TierDir;
 use tierdb_pmem::{Pool, Stage, seal, unseal};
 use tierdb_sync::Counter;
 use tierdb_table::{Footer, TableDir};
 
 /// Kept free for migrations that free space: this, or a quarter of a directory.
 const RESERVE: u64 = 160 << 20;
+/// Directories of the fast tier have numbers from here on. A table's record has three bytes for it.
+const FAST: u32 = 1 << 23;
+/// Tables for which the fast tier has room above what the first level may take: what one migration writes before the old ones go.
+const SPARE_TABLES: u64 = 6;
 
-/// One flash directory.
+/// A directory for tables: of flash, or of a fast block device.
 pub struct FlashDir<D: Dir> {
+    pub number: u32,
     pub tables: TableDir<D>,
     pub name: Arc<str>,
     pub medium: &'static str,
@@ -35,6 +42,9 @@ pub struct FlashDir<D: Dir> {
     pub meter: Meter,
     pub budget: WearBudget,
     used: AtomicU64,
+    /// Bytes at which its file system turned out to be full.
+    full_at: AtomicU64,
+    times_full: AtomicU64,
 }
 
 /// What a migration may fill.
@@ -47,9 +57,35 @@ pub enum Limit {
 }
 
 impl<D: Dir> FlashDir<D> {
-    /// Bytes up to which it is filled.
+    fn new(tier: TierDir<D>, number: u32, store: u64, bytes_per_day: Option<u64>) -> Self {
+        let pace = tier.emulation.map(tierdb_device::Pace::new);
+        FlashDir {
+            number,
+            name: tier.dir.name(),
+            medium: match tier.emulation {
+                Some(emulation) => emulation.name,
+                None if is_fast(number) => "block device",
+                None => "flash",
+            },
+            tables: TableDir::new(tier.dir, store, tier.meter.clone(), pace),
+            capacity: tier.capacity,
+            meter: tier.meter,
+            budget: WearBudget::new(bytes_per_day, tune::now()),
+            used: AtomicU64::new(0),
+            full_at: AtomicU64::new(u64::MAX),
+            times_full: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether it is on a fast block device.
+    pub fn is_fast(&self) -> bool {
+        is_fast(self.number)
+    }
+
+    /// Bytes up to which it is filled. Of a fast device all: what has no room there goes to flash.
     pub fn limit(&self, limit: Limit, table_bytes: u64) -> u64 {
         match limit {
+            _ if self.is_fast() => self.capacity.min(self.full_at.load(Ordering::Relaxed)),
             Limit::Growth => self.capacity - (self.capacity / 4).min(RESERVE.max(2 * table_bytes)),
             Limit::Shrink => self.capacity,
         }
@@ -79,15 +115,29 @@ impl<D: Dir> FlashDir<D> {
         self.used.fetch_sub(bytes, Ordering::AcqRel);
     }
 
+    /// Its file system has no room for what was just tried: a fast device is filled no further from now on.
+    fn note_full(&self) {
+        self.full_at.store(self.used(), Ordering::Relaxed);
+        self.times_full.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Bytes of its tables.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Acquire)
     }
 }
 
-/// All flash directories.
+/// Whether the directory with this number is on a fast block device.
+fn is_fast(number: u32) -> bool {
+    number >= FAST
+}
+
+/// All directories for tables.
 pub struct Flash<D: Dir> {
-    pub dirs: Vec<FlashDir<D>>,
+    /// Those of flash, then those of the fast tier.
+    all: Vec<FlashDir<D>>,
+    /// How many of them are on flash.
+    flash: usize,
     /// Bytes of a table, about.
     pub table_bytes: u64,
     /// Whether tables of the first level have buckets.
@@ -110,27 +160,30 @@ pub struct Flash<D: Dir> {
 
 impl<D: Dir> Flash<D> {
     /// The directories of a store whose checksums `store` seeds.
-    pub fn new(tiers: Vec<FlashTier<D>>, store: u64, options: &Options, latch: FailureLatch) -> Self {
-        let dir = |(number, tier): (usize, FlashTier<D>)| FlashDir {
-            name: tier.dir.name(),
-            medium: tier.emulation.map_or("flash", |emulation| emulation.name),
-            tables: TableDir::new(
-                tier.dir,
-                store,
-                tier.meter.clone(),
-                tier.emulation.map(tierdb_device::Pace::new),
-            ),
-            capacity: tier.capacity,
-            meter: tier.meter,
-            budget: WearBudget::new(options.flash_bytes_per_day.get(number).copied().flatten(), tune::now()),
-            used: AtomicU64::new(0),
-        };
-        let dirs = tiers.into_iter().enumerate().map(dir).collect();
+    pub fn new(
+        flash: Vec<TierDir<D>>,
+        fast: Vec<TierDir<D>>,
+        store: u64,
+        options: &Options,
+        latch: FailureLatch,
+    ) -> Self {
+        let count = flash.len();
+        let per_day = options.flash_bytes_per_day.iter().copied().chain(std::iter::repeat(None));
+        let flash = (0..).zip(flash).zip(per_day);
+        let flash = flash.map(|((number, tier), per_day)| FlashDir::new(tier, number, store, per_day));
+        // Tables that are all of one level would lie anywhere, the cold ones too.
+        let is_used = options.levels != Some(FIRST);
+        let fast = (FAST..).zip(fast).map(|(number, tier)| {
+            let capacity = if is_used { tier.capacity } else { 0 };
+            FlashDir::new(TierDir { capacity, ..tier }, number, store, None)
+        });
+        let all = flash.chain(fast).collect();
         let (loads, loads_from_flash, loaded, open, parts) = Default::default();
         let most_open = u64::from(options.open_tables);
         let most_loaded = AtomicU64::new(u64::MAX);
         Flash {
-            dirs,
+            all,
+            flash: count,
             table_bytes: options.table_bytes,
             buckets: options.metric == Metric::ApproxM,
             latch,
@@ -145,6 +198,38 @@ impl<D: Dir> Flash<D> {
         }
     }
 
+    /// The directories of flash.
+    pub fn dirs(&self) -> &[FlashDir<D>] {
+        &self.all[..self.flash]
+    }
+
+    /// Those of fast block devices.
+    pub fn fast_dirs(&self) -> &[FlashDir<D>] {
+        &self.all[self.flash..]
+    }
+
+    /// The directory with this number.
+    pub fn dir(&self, number: u32) -> Option<&FlashDir<D>> {
+        let dirs = if is_fast(number) { self.fast_dirs() } else { self.dirs() };
+        dirs.get((number & !FAST) as usize)
+    }
+
+    /// Those in which tables of `level` may lie.
+    pub fn dirs_for(&self, level: Level) -> &[FlashDir<D>] {
+        if level == FIRST { &self.all } else { self.dirs() }
+    }
+
+    /// How often fast devices turned out to be full.
+    pub fn times_fast_full(&self) -> u64 {
+        self.fast_dirs().iter().map(|dir| dir.times_full.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Bytes that tables of the first level are to take of the fast tier; 0 where it has no room for tables.
+    pub fn fast_bytes(&self) -> u64 {
+        let whole = self.fast_dirs().iter().fold(0, |sum: u64, dir| sum.saturating_add(dir.capacity));
+        whole.saturating_sub(SPARE_TABLES * self.table_bytes).max(whole / 2)
+    }
+
     /// Opens the live table that `record` names. Of one whose parts the fast tier has at `home`, its footer is read from there,
     /// and nothing of its file.
     ///
@@ -157,11 +242,15 @@ impl<D: Dir> Flash<D> {
         home: Option<Box<dyn Home>>,
     ) -> Result<LiveTable<D>> {
         let file = record.file;
-        let dir = self.dirs.get(file.dir as usize).ok_or_else(|| {
+        let dir = self.dir(file.dir).ok_or_else(|| {
+            let (tier, count) = if is_fast(file.dir) {
+                ("fast", self.fast_dirs().len())
+            } else {
+                ("flash", self.flash)
+            };
+            let number = (file.dir & !FAST) + 1;
             Error::invalid(format!(
-                "the store has tables in flash directory {}, and {} directories are configured",
-                file.dir + 1,
-                self.dirs.len()
+                "the store has tables in {tier} directory {number}, and {count} such directories are configured"
             ))
         })?;
         let footer = home.as_ref().and_then(|home| {
@@ -180,7 +269,7 @@ impl<D: Dir> Flash<D> {
 
     /// Goes on with the budgets as the pool's header has them. One that cannot be read begins anew.
     pub fn restore_budgets<P: Pool>(&self, pool: &P, seed: u64) {
-        for (number, dir) in (0..).zip(&self.dirs) {
+        for (number, dir) in (0..).zip(self.dirs()) {
             if let Ok(stored) = unseal(pool, seed, Layout::budget(number)) {
                 dir.budget.restore(stored);
             }
@@ -190,7 +279,7 @@ impl<D: Dir> Flash<D> {
     /// Stages the budgets as they are now.
     pub fn stage_budgets<P: Pool>(&self, stage: &mut Stage<'_, P>, seed: u64) {
         let _one = self.staging.lock();
-        for (number, dir) in (0..).zip(&self.dirs) {
+        for (number, dir) in (0..).zip(self.dirs()) {
             if let Some(stored) = dir.budget.to_store() {
                 stage.word(Layout::budget(number), seal(seed, Layout::budget(number), stored));
             }
@@ -203,15 +292,15 @@ impl<D: Dir> Flash<D> {
     /// `Io`.
     pub fn files(&self) -> Result<HashSet<TableFile>> {
         let mut files = HashSet::new();
-        for (dir, tables) in (0..).zip(&self.dirs) {
-            files.extend(tables.tables.list()?.into_iter().map(|number| TableFile { dir, number }));
+        for FlashDir { number: dir, tables, .. } in &self.all {
+            files.extend(tables.list()?.into_iter().map(|number| TableFile { dir: *dir, number }));
         }
         Ok(files)
     }
 
     /// That a live table's file is gone.
     pub fn missing(&self, file: TableFile) -> Error {
-        let file = self.dirs.get(file.dir as usize).map_or_else(|| "flash".into(), |dir| dir.name.clone());
+        let file = self.dir(file.dir).map_or_else(|| "flash".into(), |dir| dir.name.clone());
         let place = Location { file, offset: 0 };
         Error::corrupt(TierRole::Flash, "the file of a table is not there", place)
     }
@@ -225,10 +314,10 @@ impl<D: Dir> Flash<D> {
         files: &HashSet<TableFile>,
         live: impl Fn(&TableFile) -> bool,
     ) -> Result<()> {
-        for (number, dir) in (0..).zip(&self.dirs) {
+        for dir in &self.all {
             let mut orphans: Vec<u64> = files
                 .iter()
-                .filter(|file| file.dir == number && !live(file))
+                .filter(|file| file.dir == dir.number && !live(file))
                 .map(|file| file.number)
                 .collect();
             orphans.sort_unstable();
@@ -244,28 +333,31 @@ impl<D: Dir> Flash<D> {
 
     /// That flash is full.
     pub fn full(&self) -> Error {
-        let dir = self.dirs.iter().max_by_key(|dir| dir.capacity.saturating_sub(dir.used()));
+        let dir = self.dirs().iter().max_by_key(|dir| dir.capacity.saturating_sub(dir.used()));
         Error::NoSpace {
             tier: TierRole::Flash,
             place: dir.map_or_else(String::new, |dir| dir.name.to_string()),
-            used: self.dirs.iter().map(FlashDir::used).sum(),
-            capacity: self.dirs.iter().map(|dir| dir.capacity).sum(),
+            used: self.dirs().iter().map(FlashDir::used).sum(),
+            capacity: self.dirs().iter().map(|dir| dir.capacity).sum(),
         }
     }
 
-    /// The result of a write or a sync: after one that failed, every write is refused until the store is opened again.
+    /// The result of a write or a sync in `dir`: after one that failed, every write is refused until the store is opened again.
     /// A file system that is full has not failed.
-    pub fn written<T>(&self, result: Result<T>) -> Result<T> {
-        self.created(result).map_err(|error| match error {
+    pub fn written<T>(&self, result: Result<T>, dir: &FlashDir<D>) -> Result<T> {
+        self.created(result, dir).map_err(|error| match error {
             Error::Io { .. } => self.latch.set(error),
             _ => error,
         })
     }
 
-    /// The result of making a file, in which nothing is yet: if it failed, nothing is lost.
-    pub fn created<T>(&self, result: Result<T>) -> Result<T> {
+    /// The result of making a file in `dir`, in which nothing is yet: if it failed, nothing is lost.
+    pub fn created<T>(&self, result: Result<T>, dir: &FlashDir<D>) -> Result<T> {
         result.map_err(|error| match &error {
-            Error::Io { op, source, .. } if source.kind() == StorageFull && *op != "sync" => self.full(),
+            Error::Io { op, source, .. } if source.kind() == StorageFull && *op != "sync" => {
+                dir.note_full();
+                self.full()
+            }
             _ => error,
         })
     }
@@ -308,22 +400,23 @@ impl<D: Dir> Flash<D> {
             || self.open.load(Ordering::Relaxed) > self.most_open / 4 * 3
     }
 
-    /// Bytes of all directories.
+    /// Bytes of all directories of flash.
     pub fn capacity(&self) -> u64 {
-        self.dirs.iter().fold(0, |sum, dir| dir.capacity.saturating_add(sum))
+        self.dirs().iter().fold(0, |sum, dir| dir.capacity.saturating_add(sum))
     }
 
-    /// Whether no table can be written but to a directory whose budget is spent. One counts as full that may not take the next table,
-    /// with an entry as long as a table.
-    pub fn is_spent(&self) -> bool {
+    /// Whether no table of `level` can be written but to a directory whose budget is spent. One counts as full that may not take the next
+    /// table, with an entry as long as a table.
+    pub fn is_spent(&self, level: Level) -> bool {
+        let dirs = self.dirs_for(level);
         let is_full = |dir: &FlashDir<D>| dir.room(Limit::Growth, self.table_bytes) < 3 * self.table_bytes;
-        self.dirs.iter().any(|dir| dir.budget.is_spent())
-            && self.dirs.iter().all(|dir| dir.budget.is_spent() || is_full(dir))
+        dirs.iter().any(|dir| dir.budget.is_spent())
+            && dirs.iter().all(|dir| dir.budget.is_spent() || is_full(dir))
     }
 
-    /// Whether tables of `bytes` together can be written now.
-    pub fn has_room(&self, bytes: u64, limit: Limit) -> bool {
-        self.dirs.iter().any(|dir| dir.used() + bytes <= dir.limit(limit, self.table_bytes))
+    /// Whether tables of `level` of `bytes` together can be written now.
+    pub fn has_room(&self, level: Level, bytes: u64, limit: Limit) -> bool {
+        self.dirs_for(level).iter().any(|dir| dir.used() + bytes <= dir.limit(limit, self.table_bytes))
     }
 }
 
@@ -334,6 +427,13 @@ pub struct TableFile {
     pub dir: u32,
     /// Its number.
     pub number: u64,
+}
+
+impl TableFile {
+    /// Whether it is on a fast block device.
+    pub fn is_fast(self) -> bool {
+        is_fast(self.dir)
+    }
 }
 
 /// What the record of a live table holds.

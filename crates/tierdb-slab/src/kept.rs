@@ -45,6 +45,11 @@ impl Kept {
         self.by_key.entry(key).or_default().push(old);
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.by_write.len()
+    }
+
     /// All of them, each with its key.
     pub fn into_versions(self) -> impl Iterator<Item = (Key, Old)> {
         let versions = self.by_key.into_iter();

@@ -1,7 +1,7 @@
 //! A live table: what of it is in memory, on the fast tier and on flash.
 
 use crate::bucket::Bucket;
-use crate::flash::{Flash, TableFile, TableRecord};
+use crate::flash::{Flash, FlashDir, TableFile, TableRecord};
 use crate::heap::Slots;
 use crate::levels::{FIRST, Level};
 use crate::parts::{Home, damaged};
@@ -48,6 +48,8 @@ pub struct LiveTable<D: Dir> {
     /// Keys of its range of which only the fast tier has the newest version; under the partition's lock.
     pub dirty_keys: AtomicU64,
     bucket: Option<Box<Bucket>>,
+    /// Of its keys, the share that was kept in its level for being popular when a table was merged into the next one. Not stored.
+    pub kept_share: f64,
     /// Reads of popular keys that it answered since it was written.
     pub hot_reads: AtomicU64,
     /// Gone with the table: what is kept of its values is of no use then.
@@ -89,6 +91,7 @@ impl<D: Dir> LiveTable<D> {
             cleaned,
             dirty_keys,
             bucket,
+            kept_share: 0.0,
             hot_reads,
             life: Arc::new(()),
         }
@@ -116,7 +119,9 @@ impl<D: Dir> LiveTable<D> {
     }
 
     fn load(&self, cause: Cause) -> Result<Table<D::File>> {
-        let tables = &self.flash.dirs[self.file.dir as usize].tables;
+        let Some(FlashDir { tables, .. }) = self.flash.dir(self.file.dir) else {
+            return Err(self.flash.missing(self.file));
+        };
         let parts = self.manifest.lock().home.as_ref().map(|home| home.read());
         self.flash.loads.add(1);
         if let Some(Ok(parts)) = parts
@@ -261,6 +266,11 @@ impl<D: Dir> LiveTable<D> {
         self.file
     }
 
+    /// Whether it is on a fast block device.
+    pub fn is_fast(&self) -> bool {
+        self.file.is_fast()
+    }
+
     /// Its level.
     pub fn level(&self) -> Level {
         self.level.load(Ordering::Relaxed)
@@ -285,7 +295,7 @@ impl<D: Dir> Drop for LiveTable<D> {
         // Before its file goes, which some systems keep as long as it is open.
         self.unload();
         if self.obsolete.load(Ordering::Acquire)
-            && let Some(dir) = self.flash.dirs.get(self.file.dir as usize)
+            && let Some(dir) = self.flash.dir(self.file.dir)
         {
             // If it fails, the next open removes the file.
             let _ = dir.tables.remove(self.file.number);

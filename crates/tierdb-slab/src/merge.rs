@@ -2,6 +2,7 @@
 
 use crate::build::{NewTable, TableBuilder};
 use crate::core::{Core, hash_of};
+use crate::descend::MOST_KEPT;
 use crate::flash::Limit;
 use crate::key::Key;
 use crate::levels::{FIRST, Level, Levels};
@@ -10,6 +11,7 @@ use crate::partition::{Bounds, RangeTombstone};
 use crate::plan::{Plan, Victim};
 use crate::promote::Promotion;
 use crate::rate::Moved;
+use crate::tracker::{Popularity, Threshold};
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ops::Bound;
@@ -60,6 +62,33 @@ impl<D: Dir> Begun<'_, D> {
         let below = self.levels.all().filter(|(number, _)| *number == level + 1);
         let tables = below.flat_map(|(_, set)| set.overlapping(&self.plan.range));
         tables.map(|(_, table)| table.smallest().into()).collect()
+    }
+}
+
+/// What of a merge into the second level comes to the first one, which is on a faster device, or stays there: what is popular of the keys of
+/// the upper table, also what has a newer version on the fast tier, which will come to its place, as long as that leaves it by a quarter smaller, in keys and in bytes.
+struct Kept<'m, D: Dir> {
+    upper: &'m LiveTable<D>,
+    threshold: Threshold,
+    keys: u64,
+    bytes: u64,
+}
+
+impl<D: Dir> Kept<'_, D> {
+    /// Whether `entry`, the newest of the key with this hash, is kept.
+    fn keeps(&mut self, entry: &EntryRef<'_>, hash: u64, popularity: Popularity) -> bool {
+        let Some(value) = entry.value else { return false };
+        let len = (entry.key.len() + value.len()) as u64;
+        // Between other keys there may be other tables of the first level.
+        let is_its = self.upper.footer().covers(entry.key) || !mutant::keep("level");
+        let most = |of: u64| (of as f64 * MOST_KEPT) as u64;
+        let fits =
+            self.bytes + len <= most(self.upper.file_len()) && self.keys < most(self.upper.footer().keys);
+        if !is_its || !fits || !self.threshold.pins_same(popularity, hash) {
+            return false;
+        }
+        (self.keys, self.bytes) = (self.keys + 1, self.bytes + len);
+        true
     }
 }
 
@@ -133,6 +162,8 @@ pub struct Merged<D: Dir> {
     pub bytes: u64,
     pub entries: u64,
     pub promotions: Vec<Promotion>,
+    /// Of the keys of those tables that are of the plan's level, the share that was kept there before, for being popular.
+    pub kept_share: f64,
     /// What ranges removed up to this write was left out.
     pub cleaned: Seqno,
 }
@@ -174,13 +205,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
         };
         let victim_bytes: u64 = victims.iter().map(|victim| self.bytes_of(victim.entry)).sum();
         let most = if limit == Limit::Shrink { old_bytes } else { old_bytes + victim_bytes };
-        if !self.flash.has_room(most, limit) {
+        if !self.flash.has_room(plan.into, most, limit) {
             return Err(self.flash.full());
         }
         let number = || self.clock.begin().seqno();
+        // Where all tables are merged again and again, small ones would be left of many.
+        let in_equal_tables = if self.goes_up(FIRST + 1) { old_bytes + victim_bytes } else { 0 };
         let builder = |level: Level| {
             let of_level = (level, begun.borders_below(level));
-            TableBuilder::new(&self.flash, of_level, (limit, Cause::Migration), &number)
+            TableBuilder::new(&self.flash, of_level, in_equal_tables, (limit, Cause::Migration), &number)
         };
         let (mut new, mut above) = (builder(plan.into), builder(plan.into.max(FIRST + 1) - 1));
         let (mut promotions, mut last_key, mut entries) = (Vec::new(), Vec::new(), 0);
@@ -188,7 +221,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         // What is read of tables, whatever becomes of it, in equal parts for all entries that there are.
         let old_entries: u64 = plan.tables.iter().map(|table| table.footer().entries).sum();
         let read_each = old_bytes as f64 / (old_entries + victims.len() as u64).max(1) as f64;
-        let threshold = self.tracker.threshold(self.pinned_pct());
+        let threshold = self.threshold(self.pinned_pct());
+        let (mut kept_above, mut is_kept) = (self.kept_above(begun), false);
         let leaving = victims.iter().filter(|victim| !victim.stays);
         let leaving_bytes = || leaving.map(|victim| self.bytes_of(victim.entry)).sum();
         let mut promotion_room = if promote { self.promotion_room(leaving_bytes()) } else { 0 };
@@ -197,8 +231,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let Some(entry) = kept.entry() else { break };
             self.reserve_seqnos();
             let source = kept.source().source.current();
-            let stays_above = begun.stays_above(source, entry.key);
-            if stays_above {
+            // Of a key, the first is the newest; the others are for snapshots.
+            let newest = last_key != entry.key;
+            if newest {
+                last_key.clear();
+                last_key.extend_from_slice(entry.key);
+                is_kept = kept_above.as_mut().is_some_and(|kept| {
+                    let hash = hash_of(entry.key);
+                    kept.keeps(&entry, hash, self.tracker.popularity(hash))
+                });
+            }
+            if is_kept || begun.stays_above(source, entry.key) {
                 above.add(&entry)?
             } else {
                 new.add(&entry)?
@@ -206,12 +249,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
             entries += 1;
             let written = (entry.key.len() + entry.value.map_or(0, <[u8]>::len)) as f64;
             self.keep_rate(&mut moved, written + read_each);
-            // Of a key, the first is the newest; the others are for snapshots.
-            let newest = last_key != entry.key;
-            if newest {
-                last_key.clear();
-                last_key.extend_from_slice(entry.key);
-            }
             let len = entry.value.map_or(u64::MAX, |value| (value.len() + entry.key.len()) as u64);
             if newest
                 && len <= promotion_room
@@ -221,7 +258,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             {
                 promotion_room -= len;
                 let value = entry.value.unwrap_or_default().to_vec();
-                promotions.push(Promotion { key: entry.key.to_vec(), seqno: entry.seqno, value });
+                let (key, seqno, level) = (entry.key.to_vec(), entry.seqno, plan.into);
+                promotions.push(Promotion { key, seqno, value, level });
             }
         }
         // With what was left out.
@@ -230,7 +268,23 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let ((mut tables, bytes), (mut rest, more)) = (new.finish()?, above.finish()?);
         tables.append(&mut rest);
         self.counters.entries_written.add(entries);
-        Ok(Merged { tables, bytes: bytes + more, entries, promotions, cleaned: oldest })
+        let kept_before = |table: &Arc<LiveTable<D>>| table.footer().keys as f64 * table.kept_share;
+        let kept_before: f64 =
+            plan.tables.iter().filter(|table| table.level() == plan.into).map(kept_before).sum();
+        let kept_share = (kept_before / entries.max(1) as f64).min(1.0);
+        self.counters.kept_bytes.add(kept_above.map_or(0, |kept| kept.bytes));
+        Ok(Merged { tables, bytes: bytes + more, entries, promotions, kept_share, cleaned: oldest })
+    }
+
+    /// What is kept of a merge into the second level, if that is on a slower device than the first, and all of the upper table is merged.
+    fn kept_above<'m>(&self, begun: &Begun<'m, D>) -> Option<Kept<'m, D>> {
+        let plan = begun.plan;
+        let upper = plan.tables.iter().find(|table| table.level() == FIRST)?;
+        let whole = plan.range.contains(upper.smallest()) && plan.range.contains(upper.largest());
+        (whole && plan.into == FIRST + 1 && self.goes_up(plan.into)).then(|| {
+            let threshold = self.tracker.threshold(self.kept.pct());
+            Kept { upper, threshold, keys: 0, bytes: 0 }
+        })
     }
 
     /// Bytes of records that a migration may copy to the fast tier, if `leaving_bytes` leave it: half of these, and what

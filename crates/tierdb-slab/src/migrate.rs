@@ -58,7 +58,7 @@ pub struct Migrated {
     pub tables: u64,
     /// Entries of the new tables.
     pub entries: u64,
-    /// Bytes of flash by which the new tables are shorter than the old ones.
+    /// Bytes by which the new tables on flash are shorter than the old ones there.
     pub gained: u64,
 }
 
@@ -113,7 +113,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let most = if begun.victims.is_empty() { MOST_TABLES } else { plan.most_victims() };
         let admitted = self.heap.admit(self.admit_migration(most, &begun)).map(drop);
         self.measure_overlap(begun.levels.first(), &plan.tables, &begun.victims);
-        let merge = || admitted.and_then(|()| self.merge_range(&begun, &damaged, promote));
+        let merge = || admitted.and_then(|()| self.merge_where_there_is_room(&begun, &damaged, promote));
         let done = self.timed_cpu(merge).and_then(|merged| {
             let _admitted = self.heap.admit(self.admit_migration(merged.tables.len() as u64, &begun))?;
             let (entries, bytes) = (merged.entries, merged.bytes);
@@ -121,7 +121,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 let mut migrated = self.free_victims(part, &begun.victims, &damaged.borrow());
                 migrated.migrations = 1;
                 (migrated.tables, migrated.entries) = (plan.tables.len() as u64, entries);
-                let old: u64 = plan.tables.iter().map(|table| table.file_len()).sum();
+                let on_flash = plan.tables.iter().filter(|table| !table.is_fast());
+                let old: u64 = on_flash.map(|table| table.file_len()).sum();
                 migrated.gained = old.saturating_sub(bytes);
                 let tables = {
                     let state = part.read();
@@ -142,6 +143,23 @@ impl<P: Pool, D: Dir> Core<P, D> {
             self.counters.cleaned.add(migrated.cleaned);
         }
         done
+    }
+
+    /// The merge, once more where a fast device had no room for it: what that does not take goes to flash.
+    fn merge_where_there_is_room(
+        &self,
+        begun: &Begun<'_, D>,
+        damaged: &RefCell<HashSet<Key>>,
+        promote: bool,
+    ) -> Result<Merged<D>> {
+        loop {
+            let times_full = self.flash.times_fast_full();
+            match self.merge_range(begun, damaged, promote) {
+                Err(error)
+                    if error.kind() == ErrorKind::NoSpace && self.flash.times_fast_full() > times_full => {}
+                done => return done,
+            }
+        }
     }
 
     /// Bytes that a migration flushes which writes so many tables.
@@ -198,7 +216,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
             .zip(records)
             .filter_map(|(table, (slots, places))| {
                 let manifest = Manifest { slots, home: heap.home_of(&places) };
-                table.into_live(manifest, merged.cleaned).map(Arc::new)
+                // What stays in the level above is what is popular.
+                let is_kept = table.record.level < plan.into;
+                let kept_share = if is_kept { 1.0 } else { merged.kept_share };
+                let mut live = table.into_live(manifest, merged.cleaned)?;
+                live.kept_share = kept_share;
+                Some(Arc::new(live))
             })
             .collect();
         {

@@ -111,8 +111,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// What becomes of keys of the partition in a migration.
     pub fn fates(&self, state: &State<D>, which: Victims) -> impl Fn(&[u8], Entry) -> Fate {
         let (pinned_pct, copied_pct) = (self.pinned_pct(), self.copied_pct());
-        let pinned = self.tracker.threshold(pinned_pct);
-        let copied = (copied_pct > pinned_pct).then(|| self.tracker.threshold(copied_pct));
+        let pinned = self.threshold(pinned_pct);
+        let copied = (copied_pct > pinned_pct).then(|| self.threshold(copied_pct));
         // As many writes ago as a share of what the fast tier holds: what was not written since, is not written soon.
         let parts = u64::from(self.options.partitions);
         let lately = self.clock.last().saturating_sub(state.index.len() as u64 * parts / LATELY);

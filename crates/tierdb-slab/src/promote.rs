@@ -2,13 +2,14 @@
 //!
 //! A copy has the seqno of the version it copies, and flash keeps that version as long as no newer one replaces it. So a
 //! copy is *clean*: its slot can be freed at any time, without any I/O on flash. A crash leaves it or not; after
-//! that it is taken for a version like any other.
+//! that it is taken for a version like any other. So is one of a deeper level where the first one is on a faster device: it is to
+//! come there.
 
 use crate::config::Promotion as When;
 use crate::core::{Core, hash_of};
 use crate::heap::{FREE_BYTES, NewRecord};
 use crate::key::Key;
-use crate::levels::Levels;
+use crate::levels::{Level, Levels};
 use crate::live::LiveTable;
 use crate::partition::{Entry, Partition};
 use crate::plan::Victim;
@@ -60,6 +61,8 @@ pub struct Promotion {
     pub key: Vec<u8>,
     pub seqno: Seqno,
     pub value: Vec<u8>,
+    /// The table's level.
+    pub level: Level,
 }
 
 /// The table that a version was read from, and all tables that there were then.
@@ -70,7 +73,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// holds the partition's migration, or says what it was read from. Says whether it did.
     pub fn promote(&self, part: &Partition<D>, promotion: Promotion, from: Option<From<'_, D>>) -> bool {
         let heap = &self.heap;
-        let Promotion { key, seqno, value } = promotion;
+        let Promotion { key, seqno, value, level } = promotion;
         let Ok(_admitted) = heap.admit(heap.admit_bytes(key.len(), value.len())) else { return false };
         let state = &mut *part.write();
         let moved = from.is_some_and(|(then, table)| !state.tables.is_as(then, &key, table));
@@ -88,15 +91,22 @@ impl<P: Pool, D: Dir> Core<P, D> {
         // No fence: nothing depends on a copy, and what follows on its word follows on media too.
         drained.publish(written.commit.0, written.commit.1);
         let long = !written.slots.parts.is_empty();
-        let entry = Entry::new(written.slots.at, seqno, false, long).clean();
+        let entry = Entry::new(written.slots.at, seqno, false, long);
+        // What is to come to the first level is no copy: a migration takes it there.
+        let entry = if self.comes_up(level) { entry } else { entry.clean() };
         state.insert(&key, entry);
         self.tracker.moved(hash_of(&key), Tier::Fast);
         self.counters.promoted.add(1);
         true
     }
 
-    /// A key of this popularity was just read `from` a table: it is copied if it is to be pinned and there is room. Says
-    /// whether it was.
+    /// Whether what is popular of `level` is to come to the first one by way of the fast tier's records.
+    fn comes_up(&self, level: Level) -> bool {
+        self.goes_up(level) && self.kept.only_reads()
+    }
+
+    /// A key of this popularity was just read `from` a table: it is copied if it is to be pinned, or to come to the first level, and there is
+    /// room. Says whether it was.
     pub fn promote_read(
         &self,
         from: From<'_, D>,
@@ -105,11 +115,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
         value: &[u8],
         popularity: Popularity,
     ) -> bool {
-        let room = self.free_target(self.options.high_pct) / 2;
+        let (room, level) = (self.free_target(self.options.high_pct) / 2, from.1.level());
         let wanted = self.options.promotion == When::OnRead
             && value.len() <= LONGEST
             && self.heap.slabs.free_bytes() > room
-            && self.tracker.threshold(self.copied_pct()).pins(popularity);
+            && if self.comes_up(level) {
+                self.tracker.threshold(self.kept.pct()).pins_same(popularity, hash_of(key))
+            } else {
+                self.threshold(self.copied_pct()).pins(popularity)
+            };
         if !wanted {
             return false;
         }
@@ -121,9 +135,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
             if !Arc::ptr_eq(&part, self.router.read().part_of(key)) {
                 return false;
             }
-            let promotion = Promotion { key: key.to_vec(), seqno, value: value.to_vec() };
+            let promotion = Promotion { key: key.to_vec(), seqno, value: value.to_vec(), level };
             self.promote(&part, promotion, Some(from))
         };
+        if self.ordered {
+            // Or a reader would have to write the log, and make checkpoints.
+            self.work.want_upkeep();
+        }
         if !self.is_over(self.options.high_pct) {
             return promoted;
         }
@@ -165,7 +183,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let (turn, at_once) = match which {
             Copies::All => (state.index.len(), usize::MAX),
-            Copies::Unpopular | Copies::LeastPopular => (state.index.len() / TURN + AT_ONCE, AT_ONCE),
+            Copies::Unpopular => (state.index.len() / TURN + AT_ONCE, AT_ONCE),
+            // That there are none is said only where all keys were passed.
+            Copies::LeastPopular => (state.index.len(), AT_ONCE),
         };
         // Mostly so: then only of those that are dropped it is asked, for which the tables are searched.
         let all_whole = state.tables.tables().all(|table| table.is_trusted());
@@ -183,7 +203,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
         }
         hand.key = last.cloned();
-        let threshold = self.tracker.threshold(self.copied_pct());
+        let threshold = self.threshold(self.copied_pct());
         let least = match which {
             Copies::LeastPopular => {
                 passed.sort_by_key(|(popularity, ..)| *popularity);

@@ -1,12 +1,12 @@
 //! How a key becomes a value.
 
 use crate::cache::Of;
-use crate::config::Metric;
+use crate::config::{Metric, Promotion};
 use crate::core::{Core, hash_of};
 use crate::levels::Levels;
 use crate::live::LiveTable;
 use crate::partition::{Entry, RangeTombstone, State};
-use crate::tracker::{Popularity, Tier};
+use crate::tracker::{Popularity, Tier, is_hottest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tierdb_base::{Result, Seqno};
@@ -164,7 +164,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
             Some(entry) if entry.is_tombstone() => Place::Fast(None),
             Some(entry) => {
                 let value = self.value_of(&state, key, entry)?;
-                if self.options.metric == Metric::ApproxM && seqno == Seqno::MAX && entry.is_counted() {
+                let popularity = self.tracker.popularity(hash_of(key));
+                // What is read all the time has its bit: it is seldom looked at whether it was cleared.
+                let may_be_new = !is_hottest(popularity) || fastrand::u8(..8) == 0;
+                let is_counted = seqno == Seqno::MAX && entry.is_counted() && may_be_new;
+                if self.options.metric == Metric::ApproxM && is_counted {
                     state.tables.first().bucket_of(key).into_iter().for_each(|of| of.set(hash_of(key)));
                 }
                 Place::Fast(Some(value))
@@ -214,8 +218,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// A table has answered a read of the key that hashes to `hash`.
     fn note(&self, live: &LiveTable<D>, hash: u64) -> Popularity {
-        let popularity = self.tracker.touch(hash, Tier::Flash);
-        live.hot_reads.fetch_add(u64::from(popularity.is_some()), Ordering::Relaxed);
+        let popularity = self.tracker.touch(hash, if live.is_fast() { Tier::Fast } else { Tier::Flash });
+        if self.options.promotion == Promotion::ByMigration {
+            live.hot_reads.fetch_add(u64::from(popularity.is_some()), Ordering::Relaxed);
+        }
         popularity
     }
 
@@ -232,7 +238,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             self.counters.misses.add(1);
             return Ok(None);
         };
-        self.counters.flash_hits.add(1);
+        let counter = if live.is_fast() { &self.counters.fast_table_hits } else { &self.counters.flash_hits };
+        counter.add(1);
         if on_flash.is_removed(key, version, seqno) {
             return Ok(None);
         }

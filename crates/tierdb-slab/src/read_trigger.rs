@@ -128,7 +128,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn look_at_reads(&self) {
         let c = &self.counters;
         let now = Counted {
-            fast: c.fast_hits.get(),
+            fast: c.fast_hits.get() + c.fast_table_hits.get(),
             flash: c.flash_hits.get() + c.cache_hits.get(),
             writes: c.puts.get() + c.deletes.get() + c.batch_keys.get(),
         };
@@ -143,8 +143,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
             self.settle_memory();
         }
         let tracked: u64 = self.tracker.distribution().iter().sum();
+        if self.flash.fast_bytes() > 0 {
+            self.kept.look(now.fast + now.flash, now.writes, self.keys_on_fast_tier(), tracked);
+        }
         if self.options.promotion == Promotion::OnRead {
             let fast = self.router.read().parts.iter().map(|part| part.read().index.len() as u64).sum();
+            // Of which it has records: the others are for its tables.
+            let tracked = (tracked as f64 * self.record_share) as u64;
             self.copied.look(now.fast + now.flash, now.writes, self.pinned_pct(), (fast, tracked));
             return;
         }
@@ -159,10 +164,25 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
+    /// Keys for which the fast tier has room, as long as those that are there now: as tables of the first level, and the records that there are.
+    fn keys_on_fast_tier(&self) -> u64 {
+        let (mut records, mut keys, mut bytes) = (0, 0, 0);
+        for part in &self.router.read().parts {
+            let state = part.read();
+            records += state.index.len() as u64;
+            for table in state.tables.first().tables() {
+                keys += table.footer().keys;
+                bytes += table.file_len();
+            }
+        }
+        let room = self.flash.fast_bytes();
+        records + if bytes > 0 { (room as f64 / bytes as f64 * keys as f64) as u64 } else { room / 1024 }
+    }
+
     /// Migrates the table with the most reads of popular keys, in the partition where it is. `false` if there is none
     /// with so many that it is worth it, or no more may be written to flash.
     pub fn promote_round(&self) -> Result<bool> {
-        if self.flash.is_spent() {
+        if self.flash.is_spent(self.levels) {
             return Ok(false);
         }
         let _parts = self.work.dividing.read();

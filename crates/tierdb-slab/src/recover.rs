@@ -31,7 +31,7 @@ use crate::scan::{Doubtful, Found, Version, find_classes, scan};
 use crate::slabs::Slabs;
 use crate::snapshots::Snapshots;
 use crate::tracker::Tracker;
-use crate::tune::{CopiedShare, PinnedShare};
+use crate::tune::{CopiedShare, KeptShare, PinnedShare};
 use crate::work::Work;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashSet};
@@ -44,12 +44,17 @@ use tierdb_pmem::{Pool, Stage, unseal};
 use tierdb_sync::CommitClock;
 
 fn check_media<P: Pool, D: Dir>(media: &Media<P, D>) -> Result<()> {
-    match media.flash.len() {
-        1..=16 => Ok(()),
-        other => {
-            Err(Error::invalid(format!("{other} flash directories are configured: 1 to 16 are supported")))
-        }
+    match (media.flash.len(), media.fast_dirs.len()) {
+        (1..=16, ..=16) => Ok(()),
+        (flash, fast) => Err(Error::invalid(format!(
+            "{flash} flash directories and {fast} of fast devices are configured: 1 to 16, and up to 16, are supported"
+        ))),
     }
+}
+
+fn flash_of<P: Pool, D: Dir>(media: &mut Media<P, D>, options: &Options) -> Arc<Flash<D>> {
+    let (flash, fast) = (std::mem::take(&mut media.flash), std::mem::take(&mut media.fast_dirs));
+    Arc::new(Flash::new(flash, fast, media.seed, options, media.latch.clone()))
 }
 
 fn core_of<P: Pool, D: Dir>(
@@ -62,7 +67,9 @@ fn core_of<P: Pool, D: Dir>(
     lost: Lost,
 ) -> Core<P, D> {
     let levels = levels_of(&options, &heap, &flash, &router);
-    let wanted = heap.pool.len() / 1024 * u64::from(options.tracked_pct) / 100;
+    let fast_bytes = if levels > FIRST { flash.fast_bytes() } else { 0 };
+    let record_share = heap.pool.len() as f64 / (heap.pool.len() + fast_bytes) as f64;
+    let wanted = (heap.pool.len() + fast_bytes) / 1024 * u64::from(options.tracked_pct) / 100;
     let tracked = wanted.min(options.memory / 10 / 4).max(1 << 10);
     Core {
         commits: CommitSlots::new(),
@@ -77,6 +84,8 @@ fn core_of<P: Pool, D: Dir>(
         read_trigger: ReadTrigger::new(),
         pinned: PinnedShare::new(options.pinned_pct),
         copied: CopiedShare::new(options.copied_pct),
+        kept: KeptShare::default(),
+        record_share,
         lost,
         doubtful: AtomicBool::new(false),
         counters: Counters::default(),
@@ -101,8 +110,11 @@ fn levels_of<P: Pool, D: Dir>(
     flash: &Flash<D>,
     router: &Router<D>,
 ) -> Level {
-    let holds_all = |level: &Level| options.level_size(*level, heap.slabs.capacity()) >= flash.capacity();
-    let wanted = (FIRST..=MOST).find(holds_all).unwrap_or(MOST);
+    let (fast, tables) = (heap.slabs.capacity(), flash.fast_bytes());
+    let holds_all = |level: &Level| options.level_size(*level, fast, tables) >= flash.capacity();
+    // Tables of the first level alone lie on a fast device.
+    let least = if tables > 0 { FIRST + 1 } else { FIRST };
+    let wanted = (least..=MOST).find(holds_all).unwrap_or(MOST);
     let states = router.parts.iter().map(|part| part.read());
     let deepest = states.filter_map(|state| state.tables.tables().map(|table| table.level()).max()).max();
     options.levels.unwrap_or(wanted).max(deepest.unwrap_or(FIRST))
@@ -115,8 +127,7 @@ pub fn create<P: Pool, D: Dir>(mut media: Media<P, D>, options: Options) -> Resu
     if Layout::is_formatted(&*media.pool) {
         return Err(Error::invalid("the pool holds a store: open it instead"));
     }
-    let flash =
-        Arc::new(Flash::new(std::mem::take(&mut media.flash), media.seed, &options, media.latch.clone()));
+    let flash = flash_of(&mut media, &options);
     flash.remove_orphans(&flash.files()?, |_| false)?;
     let slabs = Slabs::create(media.pool.clone(), media.seed, &layout);
     layout.format(&*media.pool, media.seed)?;
@@ -140,8 +151,7 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
             media.flash.len()
         )));
     }
-    let flash =
-        Arc::new(Flash::new(std::mem::take(&mut media.flash), media.seed, &options, media.latch.clone()));
+    let flash = flash_of(&mut media, &options);
     flash.restore_budgets(&*pool, media.seed);
     let last = unseal(&*pool, media.seed, SEQNO_LIMIT)? << STEP_BITS;
     let (slabs, unknown_slabs) = Slabs::open(pool.clone(), media.seed, &layout);
@@ -162,7 +172,7 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
     let mut tables = Vec::new();
     let files = flash.files()?;
     for (record, slots, places) in std::mem::take(&mut sorted.tables) {
-        if !files.contains(&record.file) && (record.file.dir as usize) < flash.dirs.len() {
+        if !files.contains(&record.file) && flash.dir(record.file.dir).is_some() {
             return Err(flash.missing(record.file));
         }
         tables.push(Arc::new(flash.open(&record, slots, heap.home_of(&places))?));

@@ -7,7 +7,7 @@ use crate::partition::Partition;
 use std::sync::Arc;
 use tierdb_base::FailureLatch;
 use tierdb_device::Meter;
-use tierdb_engine::{Background, Durability, Engine, FlashTier, Media};
+use tierdb_engine::{Background, Durability, Engine, Media, TierDir};
 use tierdb_sim::{SimDir, SimPool, World};
 
 /// Options of a store in which everything is small, and whoever needs work does it.
@@ -26,10 +26,11 @@ pub fn options(pool_len: u64) -> Options {
 /// The media of `world`: a pool, and a flash directory of `flash_len` bytes.
 pub fn media(world: &World, flash_len: u64) -> Media<SimPool, SimDir> {
     let tier =
-        FlashTier { dir: world.dir("flash0"), capacity: flash_len, meter: Meter::new(), emulation: None };
+        TierDir { dir: world.dir("flash0"), capacity: flash_len, meter: Meter::new(), emulation: None };
     Media {
         pool: world.pool("pool").opened().into(),
         fast_meter: Meter::new(),
+        fast_dirs: Vec::new(),
         flash: vec![tier],
         seed: 7,
         latch: FailureLatch::new(),

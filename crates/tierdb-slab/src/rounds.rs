@@ -6,7 +6,7 @@ use crate::descend::Down;
 use crate::levels::FIRST;
 use crate::migrate::Migrated;
 use crate::partition::{Entry, Partition};
-use crate::plan::{Plan, Victims};
+use crate::plan::{MOST_TABLES, Plan, Victims};
 use crate::promote::Copies;
 use crate::work::MEMORY_PCT;
 use parking_lot::Mutex;
@@ -95,8 +95,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn migrate_round(&self, victims: Victims, least: f64) -> Result<Migrated> {
         let done = self.migrate_best(victims, least)?;
         if done.progress() > 0 {
-            // What fails here is met again by the merges that need it.
-            (0..done.migrations.max(done.tables))
+            // What fails here is met again by the merges that need it. Of a table of a faster device a part stays there.
+            let each = if self.goes_up(FIRST + 1) { 2 * MOST_TABLES } else { 1 };
+            (0..done.migrations.max(done.tables) * each)
                 .take_while(|_| matches!(self.descend(Down::TooLarge), Ok(Some(_))))
                 .for_each(drop);
         }

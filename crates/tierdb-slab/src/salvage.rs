@@ -83,12 +83,13 @@ pub fn salvage<P: Pool, D: Dir>(
         Err(_) => Known::default(),
     };
     let options = Options::for_pool(0, media.pool.len());
-    let flash = Flash::new(media.flash, media.seed, &options, media.latch);
+    let flash = Flash::new(media.flash, media.fast_dirs, media.seed, &options, media.latch);
     let mut files: Vec<TableFile> = flash.files()?.into_iter().collect();
     files.sort_unstable_by_key(|file| (file.number, file.dir));
     files.retain(|file| known.live.as_ref().is_none_or(|live| live.contains(file)));
     for file in files {
-        let Ok(mut entries) = flash.dirs[file.dir as usize].tables.salvage(file.number, Cause::Verify) else {
+        let dir = flash.dir(file.dir);
+        let Some(Ok(mut entries)) = dir.map(|dir| dir.tables.salvage(file.number, Cause::Verify)) else {
             report.unreadable += 1;
             continue;
         };

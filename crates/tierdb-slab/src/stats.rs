@@ -11,21 +11,27 @@ use tierdb_pmem::Pool;
 /// Bytes of DRAM that an index entry takes: the key, or its address and length if it is long, the entry, and the tree's
 /// share.
 const INDEX_ENTRY_BYTES: u64 = 76;
+/// Bytes of DRAM that a version takes which is kept for snapshots: its places in two trees, and a list with room for four of its key.
+const KEPT_BYTES: u64 = 370;
+/// What versions kept for snapshots are called among the parts of memory.
+pub const KEPT: &str = "versions kept for snapshots";
 
 impl<P: Pool, D: Dir> Core<P, D> {
     /// Bytes of DRAM by part.
     pub fn memory_parts(&self) -> Vec<(&'static str, u64)> {
-        let (mut index, mut tables) = (0, 0);
+        let (mut index, mut tables, mut kept) = (0, 0, 0);
         for part in &self.router.read().parts {
             let state = part.read();
             index += state.key_bytes + state.index.len() as u64 * INDEX_ENTRY_BYTES;
             tables += state.tables.memory_bytes();
+            kept += state.old.len() as u64 * KEPT_BYTES;
         }
         // A logged pool is DRAM; of one that is memory itself, nothing is.
         let pool = if self.ordered { self.heap.slabs.used_bytes() } else { 0 };
         vec![
             ("pool image", pool),
             ("index", index),
+            (KEPT, kept),
             ("table indexes and filters", tables),
             ("slot maps", self.heap.slabs.memory_bytes()),
             ("tracker", self.tracker.memory_bytes()),
@@ -70,8 +76,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
             ],
             io: IoStats::by_cause(&self.fast_meter),
         }];
-        tiers.extend(self.flash.dirs.iter().map(|dir| TierStats {
-            role: TierRole::Flash,
+        let dirs = self.flash.fast_dirs().iter().chain(self.flash.dirs());
+        tiers.extend(dirs.map(|dir| TierStats {
+            role: if dir.is_fast() { TierRole::Fast } else { TierRole::Flash },
             path: dir.name.to_string(),
             medium: dir.medium.to_owned(),
             capacity: dir.capacity,
@@ -111,6 +118,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("tables_below_the_first_level", tables_below),
                 ("reads_fast", c.fast_hits.get()),
                 ("reads_cached", c.cache_hits.get()),
+                ("reads_fast_tables", c.fast_table_hits.get()),
                 ("reads_flash", c.flash_hits.get()),
                 ("reads_missing", c.misses.get()),
                 ("tracked_clock_0", clocks[0]),
@@ -139,6 +147,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("tables_replaced", c.tables_replaced.get()),
                 ("tables_merged_down", c.merged_down.get()),
                 ("tables_moved_down", c.moved_down.get()),
+                ("bytes_kept_in_the_first_level", c.kept_bytes.get()),
+                ("first_level_pct_of_tracked", self.kept.pct() as u64),
                 ("table_entries_written", c.entries_written.get()),
                 ("table_bytes_written", c.table_bytes.get()),
                 ("table_indexes_loaded", self.flash.loads.get()),
@@ -151,7 +161,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         };
         stats.counters.extend(self.heap.pool.counters());
         let now = tune::now();
-        let budgets = || self.flash.dirs.iter().map(|dir| &dir.budget);
+        let budgets = || self.flash.dirs().iter().map(|dir| &dir.budget);
         let (per_day, spent): (Vec<u64>, Vec<u64>) = budgets().filter_map(WearBudget::per_day).unzip();
         if !per_day.is_empty() {
             let left: i64 = budgets().filter_map(|budget| budget.left(now)).map(|left| left.max(0)).sum();

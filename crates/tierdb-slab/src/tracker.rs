@@ -33,6 +33,11 @@ pub enum Tier {
 /// How popular a key is: its clock value; `None` if it is not tracked.
 pub type Popularity = Option<u8>;
 
+/// Whether it has the highest clock value.
+pub fn is_hottest(popularity: Popularity) -> bool {
+    popularity == Some(HOT)
+}
+
 /// Recently read keys.
 pub struct Tracker {
     cells: Box<[AtomicU32]>,
@@ -168,10 +173,10 @@ impl Tracker {
     }
 
     /// What has to be pinned so that the most popular `pinned_pct` percent of the tracked keys are.
-    pub fn threshold(&self, pinned_pct: u8) -> Threshold {
+    pub fn threshold(&self, pinned_pct: f64) -> Threshold {
         let clocks = self.distribution();
         let tracked: u64 = clocks.iter().sum();
-        let mut left = tracked as f64 * f64::from(pinned_pct) / 100.0;
+        let mut left = tracked as f64 * pinned_pct / 100.0;
         let mut share = [0.0; CLOCKS];
         for clock in (0..CLOCKS).rev() {
             let keys = clocks[clock] as f64;
@@ -196,6 +201,12 @@ impl Threshold {
             let share = self.share[usize::from(clock.min(HOT))];
             share >= 1.0 || share > 0.0 && fastrand::f64() < share
         })
+    }
+
+    /// Whether the key with this hash, of this popularity, is pinned; the same ones each time, so that they do not come and go.
+    pub fn pins_same(&self, popularity: Popularity, hash: u64) -> bool {
+        let at = f64::from((hash >> 16) as u16) / f64::from(1 << 16);
+        popularity.is_some_and(|clock| at < self.share[usize::from(clock.min(HOT))])
     }
 }
 
@@ -247,9 +258,9 @@ mod tests {
         for (clock, keys) in [500, 0, 0, 0, 0, 300, 100, 100].into_iter().enumerate() {
             tracker.clocks[clock].store(keys, Ordering::Relaxed);
         }
-        assert_eq!(tracker.threshold(15).share, [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 1.0]);
-        assert_eq!(tracker.threshold(100).share, [1.0; CLOCKS]);
-        let threshold = tracker.threshold(15);
+        assert_eq!(tracker.threshold(15.0).share, [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 1.0]);
+        assert_eq!(tracker.threshold(100.0).share, [1.0; CLOCKS]);
+        let threshold = tracker.threshold(15.0);
         fastrand::seed(1);
         let kept = (0..1000).filter(|_| threshold.pins(Some(6))).count();
         assert!((400..600).contains(&kept), "{kept}");

@@ -2,7 +2,7 @@
 //! written to flash.
 
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The share of the tracked keys that is pinned where nothing else is asked for, in percent. Six times as many are tracked as the
@@ -192,6 +192,54 @@ impl CopiedShare {
         let rest = (fit - f64::from(pinned)).max(0.0);
         let for_copies = (1.0 - 2.0 * writes_since as f64 / operations as f64).max(0.0);
         self.pct.store(pinned + (rest * for_copies) as u8, Ordering::Relaxed);
+    }
+}
+
+/// The share of tracked keys that the first level is to have, where that is on a faster device than the next one: nearly as many as there
+/// is room for.
+#[derive(Default)]
+pub struct KeptShare {
+    share: AtomicU32,
+    /// Whether hardly anything is written, so that what is popular below does not come up by merges.
+    only_reads: AtomicBool,
+    /// Reads and writes up to the last look.
+    before: Mutex<(u64, u64)>,
+}
+
+/// What it is stored in: hundredths of a percent.
+const HUNDREDTHS: f64 = 10_000.0;
+/// Of the keys for which the first level has room, the share that stays in it for being popular, where there are hardly any writes, and where
+/// there are some. The rest is for what comes: the less it is, the fewer keys leave with each merge into the next level.
+const KEPT_OF_READS: f64 = 0.8;
+const KEPT_OF_WRITES: f64 = 0.4;
+/// The share of writes from which on merges into the next level bring up what is popular there, at no cost.
+const SOME_WRITES: f64 = 0.02;
+
+impl KeptShare {
+    /// Whether hardly anything was written lately.
+    pub fn only_reads(&self) -> bool {
+        self.only_reads.load(Ordering::Relaxed)
+    }
+
+    /// In percent; none before anything was read.
+    pub fn pct(&self) -> f64 {
+        f64::from(self.share.load(Ordering::Relaxed)) / HUNDREDTHS * 100.0
+    }
+
+    /// Looks at what was done since the last look, where the first level has room for so many keys, of `tracked` ones.
+    pub fn look(&self, reads: u64, writes: u64, room: u64, tracked: u64) {
+        let Some(mut before) = self.before.try_lock() else { return };
+        let (reads_since, writes_since) = (reads.saturating_sub(before.0), writes.saturating_sub(before.1));
+        let operations = reads_since + writes_since;
+        if operations < LOOK && before.0 > 0 {
+            return;
+        }
+        *before = (reads, writes);
+        let only_reads = (writes_since as f64) < SOME_WRITES * operations as f64;
+        self.only_reads.store(only_reads, Ordering::Relaxed);
+        let kept = if only_reads { KEPT_OF_READS } else { KEPT_OF_WRITES };
+        let share = room as f64 * kept / tracked.max(1) as f64;
+        self.share.store((share.min(1.0) * HUNDREDTHS) as u32, Ordering::Relaxed);
     }
 }
 

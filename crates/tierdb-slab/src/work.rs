@@ -6,6 +6,7 @@
 use crate::clean::Cleaned;
 use crate::config::Options;
 use crate::core::Core;
+use crate::levels::FIRST;
 use crate::partition::Partition;
 use crate::plan::Victims;
 use crate::promote::Copies;
@@ -152,7 +153,7 @@ impl Work {
     }
 
     /// The pool's log may want a checkpoint.
-    fn want_upkeep(&self) {
+    pub fn want_upkeep(&self) {
         self.upkeep.ask();
     }
 
@@ -184,7 +185,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Whether there is something to migrate, and no more may be written to flash: as long as there is memory. What a writer needs
     /// that finds no room is written all the same.
     pub fn is_held_back(&self) -> bool {
-        self.is_over(self.options.low_pct) && self.flash.is_spent() && !self.is_memory_over(LAST_MEMORY_PCT)
+        self.is_over(self.options.low_pct)
+            && self.flash.is_spent(FIRST)
+            && !self.is_memory_over(LAST_MEMORY_PCT)
     }
 
     /// Whether what range tombstones hide is to be removed now. Not while no more may be written to flash: a writer that needs the room
@@ -196,7 +199,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// When to see whether that is due, if there is anything to be removed: a budget that is spent is looked at again, too.
     fn next_cleaning(&self) -> Option<Instant> {
         let from = (*self.work.cleaning_from.lock())?;
-        Some(if self.flash.is_spent() { from.max(Instant::now() + CLEAN_AGAIN) } else { from })
+        Some(if self.flash.is_spent(self.levels) { from.max(Instant::now() + CLEAN_AGAIN) } else { from })
     }
 
     /// Removes it if that is due. If it fails, it is due again, but not at once: what hinders it may last.
@@ -270,7 +273,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     fn pace(&self, bytes: usize) -> Duration {
         let (free, target) = (self.heap.slabs.free_bytes(), self.free_target(self.options.high_pct));
         let used = |free: f64, of: f64| (1.0 - free / of).clamp(0.0, 1.0);
-        let (of_room, longest, from) = if self.flash.is_spent() {
+        let (of_room, longest, from) = if self.flash.is_spent(FIRST) {
             let used = used(free as f64, target as f64);
             let writes = (bytes as f64 / SMALL_WRITE).clamp(1.0, MOST_WRITES);
             (SPENT_PACE.mul_f64(used * used * writes), SPENT_MEMORY_PACE, MEMORY_PCT)

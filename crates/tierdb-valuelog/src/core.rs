@@ -162,7 +162,7 @@ pub(crate) mod tests {
     use std::time::{Duration, Instant};
     use tierdb_base::{FailureLatch, mutant};
     use tierdb_device::{BlockFile, Cause, OpenMode};
-    use tierdb_engine::{Background, Durability, FlashTier, Media, Value, WriteBatch};
+    use tierdb_engine::{Background, Durability, Media, TierDir, Value, WriteBatch};
     use tierdb_log::{LoggedOptions, LoggedPool};
     use tierdb_sim::{Budget, CrashModel, SimDir, SimPool, World};
 
@@ -218,10 +218,11 @@ pub(crate) mod tests {
         capacity: u64,
         background: Background,
     ) -> (Media<P, SimDir>, Options) {
-        let flash = FlashTier { dir, capacity, meter: Meter::new(), emulation: None };
+        let flash = TierDir { dir, capacity, meter: Meter::new(), emulation: None };
         let media = Media {
             pool: pool.into(),
             fast_meter: Meter::new(),
+            fast_dirs: Vec::new(),
             flash: vec![flash],
             seed: 1,
             latch: FailureLatch::new(),

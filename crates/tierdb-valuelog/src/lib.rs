@@ -46,5 +46,5 @@ pub mod modelled {
 
 pub use config::Options;
 pub use engine::ValueLog;
-pub use tierdb_engine::{Background, FlashTier, Media};
+pub use tierdb_engine::{Background, Media, TierDir};
 pub use verify::{SalvageReport, Salvaged, salvage};

@@ -23,7 +23,7 @@ use std::ops::Bound;
 use std::path::Path;
 use tierdb_base::{Error, ErrorKind, Result, Seqno, hex};
 use tierdb_device::{Dir, RealDir};
-use tierdb_engine::{Damage, Durability, Engine, FlashTier, KeyRange, Value, VerifyReport};
+use tierdb_engine::{Damage, Durability, Engine, KeyRange, TierDir, Value, VerifyReport};
 use tierdb_pmem::Pool;
 use tierdb_slab::SlabStore;
 use tierdb_valuelog::{Background, Media, Options, ValueLog, salvage};
@@ -237,7 +237,7 @@ impl ByIndex<'_> {
 
 /// The same media once more.
 fn again<P: Pool, D: Dir>(media: &Media<P, D>) -> Media<P, D> {
-    let tier = |tier: &FlashTier<D>| FlashTier {
+    let tier = |tier: &TierDir<D>| TierDir {
         dir: tier.dir.clone(),
         capacity: tier.capacity,
         meter: tier.meter.clone(),
@@ -246,6 +246,7 @@ fn again<P: Pool, D: Dir>(media: &Media<P, D>) -> Media<P, D> {
     Media {
         pool: media.pool.clone(),
         fast_meter: media.fast_meter.clone(),
+        fast_dirs: media.fast_dirs.iter().map(tier).collect(),
         flash: media.flash.iter().map(tier).collect(),
         seed: media.seed,
         latch: media.latch.clone(),

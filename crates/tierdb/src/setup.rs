@@ -15,7 +15,7 @@ use tierdb_engine::{Durability, Engine};
 use tierdb_log::LoggedPool;
 use tierdb_pmem::{MappedPool, Pool};
 use tierdb_slab::SlabStore;
-use tierdb_valuelog::{FlashTier, Media, Options, ValueLog};
+use tierdb_valuelog::{Media, Options, TierDir, ValueLog};
 
 /// The file of a mapped pool in each fast tier.
 pub(crate) const POOL_NAME: &str = "pool";
@@ -82,6 +82,16 @@ impl Prepared {
             },
             own_file,
         )?;
+        if tiers.fresh {
+            // Who made the directories may not have made their names durable, or have been interrupted before.
+            for tier in tiers.fast.iter().chain(&tiers.flash) {
+                match sync_dir(&parent(&tier.path)) {
+                    Err(Error::Io { source, .. })
+                        if source.kind() == std::io::ErrorKind::PermissionDenied => {}
+                    synced => synced?,
+                }
+            }
+        }
         let mut fast: Vec<_> = tiers.fast.iter().collect();
         fast.sort_by_key(|tier| tier.configured);
         let capacities: Vec<u64> = fast.into_iter().map(|tier| tier.identity().capacity).collect();
@@ -182,23 +192,44 @@ impl Prepared {
             let has_log = number == 0 && self.tiers.fast.is_empty();
             let logged = if has_log { shape::logged_bytes(&self.tiers.shape) } else { 0 };
             let configured = self.config.flash.get(tier.configured);
-            flash.push(FlashTier {
+            flash.push(TierDir {
                 dir: self.flash_dir(tier)?,
-                capacity: flash_capacity(&tier.path, configured.and_then(|flash| flash.capacity), logged)?,
+                capacity: data_capacity(&tier.path, configured.and_then(|flash| flash.capacity), logged)?,
                 meter: if has_log { fast_meter.clone() } else { Meter::new() },
                 emulation: configured.and_then(|flash| flash.emulate.as_deref()).and_then(Emulation::named),
             });
         }
+        let fast_dirs = self.fast_dirs()?;
         // What the one directory's device does is counted once, as the flash tier's, where values and log wear the same flash.
         let fast_meter = if self.tiers.fast.is_empty() { Meter::new() } else { fast_meter };
         let seed = self.seed();
-        Ok(Media { pool: Arc::new(pool), fast_meter, flash, seed, latch, mode })
+        Ok(Media { pool: Arc::new(pool), fast_meter, fast_dirs, flash, seed, latch, mode })
+    }
+
+    /// What fast block tiers have beside log and pool, for tables.
+    fn fast_dirs(&self) -> Result<Vec<TierDir<RealDir>>> {
+        let (tiers, shape) = (&self.tiers.fast, &self.tiers.shape);
+        if shape.mode != Mode::Block {
+            return Ok(Vec::new());
+        }
+        let emulated = self.config.fast.first().and_then(|fast| fast.emulate.as_deref());
+        let logged = shape::logged_bytes(shape).div_ceil(tiers.len().max(1) as u64);
+        let dir = |tier: &Tier<RealDir>| {
+            let configured = self.config.fast.get(tier.configured).map(|fast| fast.capacity);
+            Ok(TierDir {
+                dir: tier.dir.clone(),
+                capacity: data_capacity(&tier.path, configured, logged)?,
+                meter: Meter::new(),
+                emulation: emulated.and_then(Emulation::named),
+            })
+        };
+        tiers.iter().map(dir).collect()
     }
 
     /// What may be written to each of these flash tiers in a day.
-    fn flash_bytes_per_day(&self, flash: &[FlashTier<RealDir>]) -> Vec<Option<u64>> {
+    fn flash_bytes_per_day(&self, flash: &[TierDir<RealDir>]) -> Vec<Option<u64>> {
         let tiers = self.tiers.flash.iter().zip(flash);
-        let budget = |(tier, media): (&Tier<RealDir>, &FlashTier<RealDir>)| {
+        let budget = |(tier, media): (&Tier<RealDir>, &TierDir<RealDir>)| {
             let configured = self.config.flash.get(tier.configured)?;
             let capacity = configured.capacity.map_or(media.capacity, ByteSize::bytes);
             Some(configured.write_budget?.bytes_per_day(capacity))
@@ -317,8 +348,8 @@ pub(crate) fn open_tables() -> u32 {
     (files.unwrap_or(u64::MAX) / 2).clamp(16, 1 << 20) as u32
 }
 
-/// Bytes for values in the flash tier at `path`, which has `logged` bytes of log and pool.
-fn flash_capacity(path: &Path, configured: Option<ByteSize>, logged: u64) -> Result<u64> {
+/// Bytes for values or tables in the tier at `path`, which has `logged` bytes of log and pool.
+fn data_capacity(path: &Path, configured: Option<ByteSize>, logged: u64) -> Result<u64> {
     let whole = match configured {
         Some(capacity) => capacity.bytes(),
         None => file_system_bytes(path)?,

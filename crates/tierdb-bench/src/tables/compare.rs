@@ -39,6 +39,8 @@ const CHECKED_RUNS: usize = 5;
 const INSERTING_MEMORY: u64 = 64 << 20;
 /// What flash is at the pace of where slab is compared: PrismDB's own is dense and slow.
 const SLAB_FLASH: &str = "qlc";
+/// Clients of the PrismDB paper's runs (§6).
+const PAPER_CLIENTS: u16 = 8;
 /// Operations for each key in a warm-up of the PrismDB paper (§6, 100 million keys): of B, C and D four fifths of 300 million, of E half
 /// of 10 million. Of A and F half, for which it gives no number: of as many, here.
 const PAPER_READS: f64 = 2.4;
@@ -224,7 +226,7 @@ impl Comparison {
             Comparison::Limits => "Limits of one machine",
             Comparison::Recovery => "Recovery, and space of the index",
             Comparison::Slab => {
-                "Two tiers, 1 : 5, memory 10 %, flash in memory at the pace of QLC: slab beside RocksDB"
+                "Two tiers, 1 : 5, memory 10 %, flash in memory at the pace of QLC, 8 clients: slab beside RocksDB"
             }
         }
     }
@@ -288,7 +290,7 @@ impl Comparison {
                     let systems = ["slab-byte", "rocksdb-tiers"];
                     let workloads = ["a", "b", "c", "f", "d", "e"];
                     let run = desk.add(label, &systems, &workloads, keys, place.clone());
-                    run.distribution = distribution;
+                    (run.threads, run.distribution) = (vec![PAPER_CLIENTS], distribution);
                     run.place.emulate_flash = Some(SLAB_FLASH.to_owned());
                 }
             }

@@ -13,10 +13,12 @@ use crate::promote::Promotion;
 use crate::rig;
 use crate::tracker::Tier;
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tierdb_base::mutant;
-use tierdb_engine::{Durability, Engine, KeyRange, Media};
+use tierdb_device::Meter;
+use tierdb_engine::{Durability, Engine, KeyRange, Media, TierDir};
 use tierdb_sim::{SimDir, SimPool, World};
 
 const POOL: u64 = 132 << 10;
@@ -177,7 +179,7 @@ fn a_promotion_asks_the_levels_above() -> Outcome {
         seqno.get(&key(7), u64::MAX, tierdb_device::Cause::Foreground).expect("whole").expect("there").seqno;
     store.put(7, 2);
     store.to_flash();
-    let promotion = Promotion { key: key(7), seqno, value: value(7, 1) };
+    let promotion = Promotion { key: key(7), seqno, value: value(7, 1), level: 2 };
     store.core().promote(&part, promotion, Some((&then, &table)));
     store.has(7, 2)
 }
@@ -199,9 +201,55 @@ fn a_rewrite_of_a_lower_level_promotes_the_newest_only() -> Outcome {
     store.has(7, 2)
 }
 
+/// What is popular comes to the first level, where that is on a faster device, with the table whose keys it lies among, and not with its
+/// neighbour.
+fn what_comes_up_is_of_one_tables_keys() -> Outcome {
+    let world = rig::world(POOL);
+    world.add_dir("beside");
+    let media = || {
+        let dir =
+            TierDir { dir: world.dir("beside"), capacity: 1 << 20, meter: Meter::new(), emulation: None };
+        Media { fast_dirs: vec![dir], ..media(&world) }
+    };
+    let engine = SlabStore::create(media(), options()).expect("an empty store");
+    let store = Store { world: world.clone(), engine };
+    (0..60).for_each(|number| store.put(number, 1));
+    store.to_flash();
+    while store.core().descend(Down::Any).expect("room").is_some() {}
+    (15..60).for_each(|number| store.put(number, 2));
+    store.to_flash();
+    (0..60).for_each(|number| _ = store.core().tracker.touch(hash_of(&key(number)), Tier::Flash));
+    store.core().kept.look(1, 0, 100, 60);
+    let levels = store.levels();
+    let meets = |one: &LiveTable<SimDir>, other: &LiveTable<SimDir>| {
+        one.smallest() <= other.largest() && other.smallest() <= one.largest()
+    };
+    // A table below two tables.
+    let upper = levels.first().tables();
+    let below = levels.level(2).tables().iter();
+    let mut lower = below.filter(|lower| upper.iter().filter(|upper| meets(upper, lower)).count() > 1);
+    let lower = lower.next_back().expect("their ends are not the same").clone();
+    let upper = upper.iter().find(|upper| meets(upper, &lower)).expect("two").clone();
+    let range = KeyRange {
+        start: Bound::Included(upper.smallest().to_vec()),
+        end: Bound::Included(upper.largest().to_vec()),
+    };
+    let overlapping = levels.level(2).overlapping(&range).map(|(_, table)| table.clone());
+    let tables = std::iter::once(upper).chain(overlapping).collect();
+    let (plan, part) = (Plan { range, into: 2, tables }, store.part());
+    let migration = part.migration.lock();
+    store.core().migrate(&part, &plan, Victims::None, false).expect("room");
+    drop(migration);
+    assert!(store.core().counters.kept_bytes.get() > 0);
+    (0..60).try_for_each(|number| store.has(number, if number < 15 { 1 } else { 2 }))?;
+    drop(store);
+    let engine = SlabStore::open(media(), options()).map_err(|error| error.to_string())?;
+    Store { world, engine }.has(59, 2)
+}
+
 #[test]
 fn every_step_that_keeps_the_order_of_levels_is_needed() {
-    let tests: [Row; 7] = [
+    let tests: [Row; 8] = [
         ("a delete", a_delete_asks_all_levels),
         ("a tombstone", a_tombstone_stays_above_what_it_hides),
         ("outside of the range", what_is_outside_the_range_stays),
@@ -209,6 +257,7 @@ fn every_step_that_keeps_the_order_of_levels_is_needed() {
         ("a removed range", a_removed_range_asks_all_levels),
         ("a promotion", a_promotion_asks_the_levels_above),
         ("a rewrite", a_rewrite_of_a_lower_level_promotes_the_newest_only),
+        ("what comes up", what_comes_up_is_of_one_tables_keys),
     ];
     let mut sites = BTreeSet::new();
     for (name, test) in tests {

@@ -108,7 +108,7 @@ fn what_can_wait_does_not_exceed_the_write_budget() {
     let store = with_removed_range(Options { flash_bytes_per_day: vec![Some(1)], ..rig::options(POOL) });
     let core = store.core();
     let written = core.counters.table_bytes.get();
-    assert!(core.flash.is_spent() && written > 0);
+    assert!(core.flash.is_spent(FIRST) && written > 0);
     store.put(b"other", 10);
     let levels = store.part().read().tables.clone();
     levels.tables().for_each(|table| table.hot_reads.store(1000, Ordering::Relaxed));
@@ -140,7 +140,7 @@ fn writers_settle_at_what_the_write_budget_brings_in() {
     let world = rig::world(POOL);
     let engine = SlabStore::create(rig::media(&world, 64 << 20), options).expect("an empty store");
     let store = Store { world, engine };
-    let (core, budget) = (store.core(), &store.core().flash.dirs[0].budget);
+    let (core, budget) = (store.core(), &store.core().flash.dirs()[0].budget);
     budget.spend(PER_SECOND * 3600, now());
     let begun = Instant::now();
     for number in 0..u32::MAX {
@@ -185,7 +185,7 @@ fn memory_holds_writers_back_without_a_write_budget() {
         core.work.memory_pct.store(pct, Ordering::Relaxed);
         core.pace(1)
     };
-    assert!(!core.flash.is_spent());
+    assert!(!core.flash.is_spent(FIRST));
     assert_eq!((pace_at(0), pace_at(80)), (Duration::ZERO, Duration::ZERO), "migrations get ahead of that");
     assert!(Duration::ZERO < pace_at(90) && pace_at(90) < pace_at(99));
     assert_eq!((pace_at(100), pace_at(1000)), (PACE, PACE));
@@ -396,7 +396,7 @@ fn where_several_tables_have_no_room_one_is_migrated() {
         (0..60).for_each(|number| store.put(&[b'k', number], 700));
         store.engine.flush().expect("room");
         (0..60).for_each(|number| store.put(&[b'k', number], 700));
-        let (core, dir) = (store.core(), &store.core().flash.dirs[0]);
+        let (core, dir) = (store.core(), &store.core().flash.dirs()[0]);
         dir.add(dir.limit(Limit::Growth, core.flash.table_bytes) - dir.used() - room);
         let before = core.counters.tables_replaced.get();
         assert!(core.migrate_best(Victims::Unpopular, 0.0).expect("there is room").keys > 0);
@@ -414,7 +414,7 @@ fn who_finds_no_room_beside_others_tries_again() {
         let store = Store::new(POOL, Options { background: Background::Threads, ..rig::options(POOL) });
         (0..20).for_each(|number| store.put(&[b'k', number], 700));
         let core = store.core();
-        let (others, dir) = (core.work.alone.read(), &core.flash.dirs[0]);
+        let (others, dir) = (core.work.alone.read(), &core.flash.dirs()[0]);
         let theirs = dir.capacity - dir.used();
         dir.add(theirs);
         std::thread::scope(|scope| {

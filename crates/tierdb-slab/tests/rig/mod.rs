@@ -21,6 +21,8 @@ pub struct Sizes {
     pub slab: u64,
     pub table: u64,
     pub partitions: u32,
+    /// Directories of a fast device, beside the pool.
+    pub fast_dirs: Vec<u64>,
     pub flash: Vec<u64>,
     pub memory: u64,
     pub table_parts_pct: u8,
@@ -44,6 +46,7 @@ impl Sizes {
             slab: 8 << 10,
             table: 16 << 10,
             partitions: 2,
+            fast_dirs: Vec::new(),
             flash: vec![1 << 20],
             memory: 256 << 10,
             table_parts_pct: 12,
@@ -73,9 +76,20 @@ impl Sizes {
         Sizes { name: "stacked", pool: 100 << 10, levels: (2, 12), ..Sizes::tiny() }
     }
 
+    /// A store with tables of the first level on a fast device, which has room for a few.
+    pub fn beside() -> Self {
+        Sizes {
+            name: "beside the pool",
+            pool: 76 << 10,
+            levels: (2, 1000),
+            fast_dirs: vec![128 << 10],
+            ..Sizes::tiny()
+        }
+    }
+
     /// The stores that crash.
-    pub fn small() -> [Self; 3] {
-        [Sizes::tiny(), Sizes::cramped(), Sizes::stacked()]
+    pub fn small() -> [Self; 4] {
+        [Sizes::tiny(), Sizes::cramped(), Sizes::stacked(), Sizes::beside()]
     }
 
     /// Room for the conformance suite's values.
@@ -86,6 +100,7 @@ impl Sizes {
             slab: 64 << 10,
             table: 256 << 10,
             partitions: 3,
+            fast_dirs: Vec::new(),
             flash: vec![256 << 20],
             memory: 8 << 20,
             table_parts_pct: 12,
@@ -123,7 +138,8 @@ impl OfEngine for Sizes {
 
     fn media(&self) -> MediaSizes {
         let Sizes { pool, log_buffer, seed, .. } = *self;
-        MediaSizes { pool, flash: self.flash.clone(), log_buffer, seed }
+        let (fast_dirs, flash) = (self.fast_dirs.clone(), self.flash.clone());
+        MediaSizes { pool, fast_dirs, flash, log_buffer, seed }
     }
 
     fn background(&self) -> Background {

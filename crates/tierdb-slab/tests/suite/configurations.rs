@@ -10,15 +10,16 @@ use tierdb_slab::Metric;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Name, pool, slab, table, partitions, levels, what scores ranges of how many tables, flash directories.
-type Row = (&'static str, u64, u64, u64, u32, (u8, u16), (Metric, u8), &'static [u64]);
+/// Name, pool, slab, table, partitions, levels, what scores ranges of how many tables, directories of a fast device
+/// and of flash.
+type Row = (&'static str, u64, u64, u64, u32, (u8, u16), (Metric, u8), [&'static [u64]; 2]);
 
 const ONE: (u8, u16) = (1, 1000);
 
-const ROWS: [Row; 9] = [
-    ("plain", 12 * MIB, 64 * KIB, 256 * KIB, 2, ONE, SAMPLED, &[64 * MIB]),
-    ("many partitions", 8 * MIB, 16 * KIB, 64 * KIB, 32, ONE, SAMPLED, &[64 * MIB]),
-    ("large slabs", 32 * MIB, MIB, MIB, 2, ONE, SAMPLED, &[128 * MIB]),
+const ROWS: [Row; 11] = [
+    ("plain", 12 * MIB, 64 * KIB, 256 * KIB, 2, ONE, SAMPLED, [&[], &[64 * MIB]]),
+    ("many partitions", 8 * MIB, 16 * KIB, 64 * KIB, 32, ONE, SAMPLED, [&[], &[64 * MIB]]),
+    ("large slabs", 32 * MIB, MIB, MIB, 2, ONE, SAMPLED, [&[], &[128 * MIB]]),
     (
         "four directories",
         12 * MIB,
@@ -27,23 +28,44 @@ const ROWS: [Row; 9] = [
         3,
         ONE,
         SAMPLED,
-        &[16 * MIB, 32 * MIB, 32 * MIB, 4 * MIB],
+        [&[], &[16 * MIB, 32 * MIB, 32 * MIB, 4 * MIB]],
     ),
-    ("small fast tier", 6 * MIB, 32 * KIB, 64 * KIB, 2, ONE, BUCKETS, &[64 * MIB]),
-    ("tiny flash", 400 * KIB, 8 * KIB, 16 * KIB, 2, ONE, BUCKETS, &[400 * KIB]),
-    ("tiny fast tier", 200 * KIB, 8 * KIB, 16 * KIB, 2, ONE, SAMPLED, &[4 * MIB]),
-    ("tiny fast tier, two levels", 200 * KIB, 8 * KIB, 16 * KIB, 2, (2, 40), BUCKETS, &[2 * MIB]),
-    ("tiny flash, three levels", 400 * KIB, 8 * KIB, 16 * KIB, 3, (3, 10), SAMPLED, &[400 * KIB]),
+    ("small fast tier", 6 * MIB, 32 * KIB, 64 * KIB, 2, ONE, BUCKETS, [&[], &[64 * MIB]]),
+    ("tiny flash", 400 * KIB, 8 * KIB, 16 * KIB, 2, ONE, BUCKETS, [&[], &[400 * KIB]]),
+    ("tiny fast tier", 200 * KIB, 8 * KIB, 16 * KIB, 2, ONE, SAMPLED, [&[], &[4 * MIB]]),
+    ("tiny fast tier, two levels", 200 * KIB, 8 * KIB, 16 * KIB, 2, (2, 40), BUCKETS, [&[], &[2 * MIB]]),
+    (
+        "tables beside the pool",
+        12 * MIB,
+        32 * KIB,
+        64 * KIB,
+        2,
+        (2, 1000),
+        BUCKETS,
+        [&[3 * MIB, MIB], &[64 * MIB]],
+    ),
+    (
+        "tiny, tables beside the pool",
+        200 * KIB,
+        8 * KIB,
+        16 * KIB,
+        2,
+        (3, 40),
+        SAMPLED,
+        [&[300 * KIB], &[2 * MIB]],
+    ),
+    ("tiny flash, three levels", 400 * KIB, 8 * KIB, 16 * KIB, 3, (3, 10), SAMPLED, [&[], &[400 * KIB]]),
 ];
 
 fn sizes(row: &Row, background: Background) -> Sizes {
-    let (name, pool, slab, table, partitions, levels, ranges, flash) = *row;
+    let (name, pool, slab, table, partitions, levels, ranges, [fast, flash]) = *row;
     Sizes {
         name,
         pool,
         slab,
         table,
         partitions,
+        fast_dirs: fast.to_vec(),
         flash: flash.to_vec(),
         memory: 4 * MIB,
         table_parts_pct: 12,

@@ -12,3 +12,4 @@ mod mutants;
 mod parts;
 #[path = "../rig/mod.rs"]
 mod rig;
+mod two_devices;

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use tierdb_base::{Error, FailureLatch, Location, Result, TierRole};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Dir, Meter, Metered, OpenMode};
-use tierdb_engine::FlashTier;
+use tierdb_engine::TierDir;
 use tierdb_sync::Table;
 
 const FILE: &str = "values";
@@ -78,7 +78,7 @@ pub struct Usage {
 impl<D: Dir> Device<D> {
     /// Opens, or creates, the directory's file. Chunks are all free until [`Device::claim`]ed.
     pub fn open(
-        tier: FlashTier<D>,
+        tier: TierDir<D>,
         number: u8,
         chunk_bytes: u64,
         latch: FailureLatch,

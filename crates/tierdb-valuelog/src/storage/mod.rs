@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tierdb_base::{FailureLatch, Result};
 use tierdb_device::Dir;
-use tierdb_engine::FlashTier;
+use tierdb_engine::TierDir;
 
 /// The flash directories of a store.
 pub struct Storage<D: Dir> {
@@ -40,7 +40,7 @@ impl<D: Dir> Storage<D> {
     ///
     /// The first failed write sets `latch`.
     pub fn open(
-        tiers: Vec<FlashTier<D>>,
+        tiers: Vec<TierDir<D>>,
         chunk_bytes: u64,
         latch: &FailureLatch,
         create: bool,

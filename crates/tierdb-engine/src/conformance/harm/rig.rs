@@ -1,7 +1,7 @@
 //! Stores on simulated media.
 
 use crate::conformance::{Harness, Limits};
-use crate::{Background, Engine, FlashTier, Media};
+use crate::{Background, Engine, Media, TierDir};
 use std::fmt;
 use tierdb_base::{FailureLatch, Result};
 use tierdb_device::{BLOCK, Meter, Striped};
@@ -17,6 +17,8 @@ pub const SEED: u64 = 0x7469_6572;
 pub struct MediaSizes {
     /// Bytes of the pool.
     pub pool: u64,
+    /// Bytes that the store may use in each directory of a fast device, beside the pool.
+    pub fast_dirs: Vec<u64>,
     /// Bytes that the store may use in each flash directory.
     pub flash: Vec<u64>,
     /// Bytes of the write buffer of a logged pool; its log has 32 times as many.
@@ -101,6 +103,7 @@ impl<S: Sizes> Rig<S> {
         let noise: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(sizes.pool as usize - 8).collect();
         world.overwrite("pool", 8, &noise);
         (0..sizes.flash.len()).for_each(|number| drop(world.add_dir(&flash_name(number))));
+        (0..sizes.fast_dirs.len()).for_each(|number| drop(world.add_dir(&beside_name(number))));
         let log = self.log.filter(|place| *place != LogPlace::WithValues);
         log.into_iter().flat_map(LogPlace::dirs).for_each(|name| drop(world.add_dir(name)));
         world
@@ -171,16 +174,20 @@ impl<S: Sizes> Rig<S> {
 
     fn media_on<P: Pool>(&self, pool: P, latch: FailureLatch, world: &World) -> Media<P, SimDir> {
         let sizes = self.sizes.media();
-        let tier = |(number, capacity)| FlashTier {
-            dir: world.dir(&flash_name(number)),
-            capacity,
-            meter: Meter::new(),
-            emulation: None,
+        let tiers = |capacities: Vec<u64>, name: fn(usize) -> String| {
+            let tier = |(number, capacity)| TierDir {
+                dir: world.dir(&name(number)),
+                capacity,
+                meter: Meter::new(),
+                emulation: None,
+            };
+            capacities.into_iter().enumerate().map(tier).collect()
         };
         Media {
             pool: pool.into(),
             fast_meter: Meter::new(),
-            flash: sizes.flash.into_iter().enumerate().map(tier).collect(),
+            fast_dirs: tiers(sizes.fast_dirs, beside_name),
+            flash: tiers(sizes.flash, flash_name),
             seed: sizes.seed,
             latch,
             mode: "simulated".into(),
@@ -200,6 +207,10 @@ impl<S: Sizes> Rig<S> {
 
 fn flash_name(number: usize) -> String {
     format!("flash{number}")
+}
+
+fn beside_name(number: usize) -> String {
+    format!("beside{number}")
 }
 
 /// The conformance suite's view of a store on simulated media.
