@@ -51,10 +51,11 @@ use workload::Workload;
 
 /// TierDB with all its engines in all its modes.
 pub fn our_systems() -> Systems {
-    let systems = [EngineKind::Valuelog, EngineKind::Slab].into_iter().flat_map(|engine| {
-        [Mode::Byte, Mode::Block, Mode::Ssd].map(|mode| Box::new(TierDb { engine, mode }) as Box<dyn System>)
+    let direct = [EngineKind::Valuelog, EngineKind::Slab].into_iter().flat_map(|engine| {
+        [Mode::Byte, Mode::Block, Mode::Ssd].map(|mode| TierDb { engine, mode, page_cache: false })
     });
-    Systems(systems.collect())
+    let cached = TierDb { engine: EngineKind::Valuelog, mode: Mode::Ssd, page_cache: true };
+    Systems(direct.chain([cached]).map(|system| Box::new(system) as Box<dyn System>).collect())
 }
 
 /// Runs the command line `cli` on `systems`, and reports its failure.

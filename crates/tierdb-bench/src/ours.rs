@@ -33,6 +33,8 @@ pub struct TierDb {
     pub engine: EngineKind,
     /// On what.
     pub mode: Mode,
+    /// Whether values go through the page cache, beyond the memory limit.
+    pub page_cache: bool,
 }
 
 impl System for TierDb {
@@ -43,6 +45,7 @@ impl System for TierDb {
             (EngineKind::Slab, Mode::Ssd) => "slab-ssd",
             (_, Mode::Byte) => "tierdb-byte",
             (_, Mode::Block) => "tierdb-block",
+            (_, Mode::Ssd) if self.page_cache => "tierdb-ssd-cached",
             (_, Mode::Ssd) => "tierdb-ssd",
         }
     }
@@ -63,6 +66,9 @@ impl System for TierDb {
             }
             (_, Mode::Block) => {
                 "TierDB, index and write buffer logged to a fast block device, values on flash"
+            }
+            (_, Mode::Ssd) if self.page_cache => {
+                "TierDB, all on one SSD; values through the page cache, which is beyond the limit"
             }
             (_, Mode::Ssd) => "TierDB, all on one SSD",
         }
@@ -93,7 +99,11 @@ impl System for TierDb {
     }
 
     fn lacks(&self, knobs: &Knobs) -> Option<&'static str> {
-        if self.engine == EngineKind::Slab { knobs.of_valuelog() } else { knobs.of_slab() }
+        if self.engine == EngineKind::Slab {
+            return knobs.of_valuelog();
+        }
+        let no_rings = self.page_cache && knobs.batching.is_some();
+        knobs.of_slab().or(no_rings.then_some("how reads go together"))
     }
 
     fn imitates_flash(&self) -> bool {
@@ -116,6 +126,7 @@ impl TierDb {
         for path in setup.knobs.flash_dirs(&setup.flash_dir) {
             let mut flash = FlashTier::new(path);
             flash.emulate = setup.emulate_flash.clone();
+            flash.page_cache = self.page_cache;
             flash.capacity = setup.knobs.flash_bytes.map(ByteSize);
             config = config.with_flash(flash);
         }

@@ -258,7 +258,7 @@ pub trait Engine: Send + Sync {
     /// Makes all writes that have returned durable.
     fn sync(&self) -> Result<()>;
 
-    /// Moves what is in the write buffer to flash, and returns when it is there.
+    /// Moves what is in the write buffer to flash, or to tables on a fast block device, and returns when it is there.
     fn flush(&self) -> Result<()>;
 
     /// Rewrites values until little garbage is left on flash, and gives the space that is free then back to the file system.

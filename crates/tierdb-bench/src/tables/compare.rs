@@ -29,6 +29,9 @@ pub(super) const UNCHECKED: &str = "without checksums";
 /// What there is of flash where writes are counted.
 pub(super) const ROOM: &str = "room for all";
 pub(super) const TIGHT: &str = "flash of twice the data";
+/// How systems read one SSD where all peers are compared.
+pub(super) const DIRECT: &str = "direct I/O";
+pub(super) const CACHED: &str = "through the page cache";
 /// The second phase of C where two are run.
 pub(super) const MORE_THREADS: &str = "c, 4 threads";
 
@@ -263,9 +266,13 @@ impl Comparison {
             }
             Comparison::OneSsdGrouped => {
                 let (keys, place) = (desk.keys(4_000_000), desk.place(None, None));
-                let all = ["tierdb-ssd", "rocksdb", "rocksdb-blob", "fjall", "redb", "lmdb"];
-                desk.add("", &all, &["a", "b", "c", "f", "d", "e"], keys, place).durability =
-                    vec![Durability::Grouped];
+                for (label, systems) in [
+                    (DIRECT, &["tierdb-ssd", "rocksdb", "rocksdb-blob"][..]),
+                    (CACHED, &["tierdb-ssd-cached", "fjall", "redb", "lmdb"]),
+                ] {
+                    desk.add(label, systems, &["a", "b", "c", "f", "d", "e"], keys, place.clone())
+                        .durability = vec![Durability::Grouped];
+                }
             }
             Comparison::Writes => {
                 let keys = desk.keys(4_000_000);
