@@ -45,6 +45,7 @@ impl<D: Dir> Drop for NewTable<D> {
 /// Writes entries as tables of about the size asked for; no key's versions are in two tables.
 pub struct TableBuilder<'b, D: Dir> {
     flash: &'b Arc<Flash<D>>,
+    dirs: &'b [FlashDir<D>],
     level: Level,
     /// Where tables of the next level begin, in descending order, as far as they have not been passed.
     borders: Vec<Box<[u8]>>,
@@ -55,7 +56,21 @@ pub struct TableBuilder<'b, D: Dir> {
     number: &'b dyn Fn() -> u64,
     open: Option<OpenTable<'b, D>>,
     done: Vec<NewTable<D>>,
-    written: u64,
+    written: Written,
+}
+
+/// Bytes of tables, and of those that are on flash.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Written {
+    pub all: u64,
+    pub flash: u64,
+}
+
+impl Written {
+    /// Of two levels.
+    pub fn and(self, other: Written) -> Written {
+        Written { all: self.all + other.all, flash: self.flash + other.flash }
+    }
 }
 
 struct OpenTable<'b, D: Dir> {
@@ -68,11 +83,12 @@ struct OpenTable<'b, D: Dir> {
 }
 
 impl<'b, D: Dir> TableBuilder<'b, D> {
-    /// Nothing written yet, for `level`, of about `bytes` bytes, which make tables of one size if that is known. `number` gives a number that no table ever
-    /// had. Tables end, where that makes them not much smaller, at one of `borders`, the keys with which those of the next level begin: so
-    /// that fewer of these are merged with each, and there are keys that no table lies across.
+    /// Nothing written yet, for `level`, in some of `dirs`, of about `bytes` bytes, which make tables of one size if that is known.
+    /// `number` gives a number that no table ever had. Tables end, where that makes them not much smaller, at one of `borders`, the keys
+    /// with which those of the next level begin: so that fewer of these are merged with each, and there are keys that no table lies across.
     pub fn new(
         flash: &'b Arc<Flash<D>>,
+        dirs: &'b [FlashDir<D>],
         (level, mut borders): (Level, Vec<Box<[u8]>>),
         bytes: u64,
         (limit, cause): (Limit, Cause),
@@ -83,7 +99,7 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
         // Not a full one and what is left over.
         let full = if tables > 1 { bytes.div_ceil(tables) } else { flash.table_bytes };
         let (open, done, written) = Default::default();
-        TableBuilder { flash, level, borders, full, limit, cause, number, open, done, written }
+        TableBuilder { flash, dirs, level, borders, full, limit, cause, number, open, done, written }
     }
 
     /// Adds an entry; they come in the order of a table.
@@ -112,6 +128,7 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
         let wanted = open.writer.file_len() + entry_len + 3 * entry.key.len() as u64 + (16 << 10);
         if wanted > open.taken {
             if !open.dir.take(wanted - open.taken, open.dir.limit(self.limit, self.flash.table_bytes)) {
+                open.dir.note_short();
                 return Err(self.flash.full());
             }
             open.taken = wanted;
@@ -123,17 +140,22 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
     fn begin_table(&mut self, entry_len: u64) -> Result<()> {
         // Its last entry may be as long as that, and begin just before the table is full.
         let least = 2 * self.flash.table_bytes + entry_len;
-        let dir = self.flash.dirs_for(self.level).iter().max_by_key(|dir| {
-            let room = dir.room(self.limit, self.flash.table_bytes);
-            let fits = room >= least;
-            (fits && dir.is_fast(), fits && !dir.budget.is_spent(), room, u32::MAX - dir.number)
-        });
-        let dir = dir.ok_or_else(|| self.flash.full())?;
+        let room = |dir: &FlashDir<D>| dir.room(self.limit, self.flash.table_bytes);
+        // All of it is taken at once of a fast device, which is nearly full most of the time, where others look for room, too.
+        let fast = self.dirs.iter().filter(|dir| dir.is_fast() && room(dir) >= least);
+        let fast = fast.max_by_key(|dir| room(dir));
+        let fast = fast.filter(|dir| dir.take(least, dir.limit(self.limit, self.flash.table_bytes)));
+        let flash = self.dirs.iter().filter(|dir| !dir.is_fast());
+        let best = |dir: &&FlashDir<D>| {
+            (room(dir) >= least && !dir.budget.is_spent(), room(dir), u32::MAX - dir.number)
+        };
+        let dir = fast.or_else(|| flash.max_by_key(best)).ok_or_else(|| self.flash.full())?;
+        let taken = if dir.is_fast() { least } else { 0 };
         let options =
             WriterOptions { allocate: self.flash.table_bytes.min(1 << 20), ..WriterOptions::default() };
         let created = dir.tables.create((self.number)(), self.cause, &options);
-        let writer = self.flash.created(created, dir)?;
-        self.open = Some(OpenTable { empty: writer.file_len(), writer, dir, taken: 0 });
+        let writer = self.flash.created(created, dir).inspect_err(|_| dir.give(taken))?;
+        self.open = Some(OpenTable { empty: writer.file_len(), writer, dir, taken });
         Ok(())
     }
 
@@ -153,17 +175,18 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
         } else {
             dir.give(open.taken - len);
         }
-        self.written += if dir.is_fast() { 0 } else { len };
+        self.written.all += len;
+        self.written.flash += if dir.is_fast() { 0 } else { len };
         dir.budget.spend(len, tune::now());
         self.done.push(NewTable { record, table: Some(table), flash: self.flash.clone() });
         Ok(())
     }
 
-    /// The tables, whole and durable, and the bytes of those that are on flash.
+    /// The tables, whole and durable, and their bytes.
     ///
     /// # Errors
     /// `Io`.
-    pub fn finish(mut self) -> Result<(Vec<NewTable<D>>, u64)> {
+    pub fn finish(mut self) -> Result<(Vec<NewTable<D>>, Written)> {
         self.end_table()?;
         Ok((std::mem::take(&mut self.done), self.written))
     }
@@ -222,8 +245,14 @@ mod tests {
     fn a_table_that_is_given_up_counts() {
         let flash = short_and_spent(1 << 19);
         let number = || 1;
-        let mut builder =
-            TableBuilder::new(&flash, (FIRST, Vec::new()), 0, (Limit::Growth, Cause::Migration), &number);
+        let mut builder = TableBuilder::new(
+            &flash,
+            flash.dirs(),
+            (FIRST, Vec::new()),
+            0,
+            (Limit::Growth, Cause::Migration),
+            &number,
+        );
         builder.add(&EntryRef { key: b"key", seqno: 1, value: Some(&[7; 9000]) }).expect("there is room");
         drop(builder);
         let spent: u64 = flash.dirs().iter().map(|dir| dir.budget.written()).sum();
@@ -236,8 +265,14 @@ mod tests {
         let table = rig::options(132 << 10).table_bytes;
         let flash = short_and_spent(table + (20 << 10));
         let number = || 1;
-        let mut builder =
-            TableBuilder::new(&flash, (FIRST, Vec::new()), 0, (Limit::Growth, Cause::Migration), &number);
+        let mut builder = TableBuilder::new(
+            &flash,
+            flash.dirs(),
+            (FIRST, Vec::new()),
+            0,
+            (Limit::Growth, Cause::Migration),
+            &number,
+        );
         builder.add(&EntryRef { key: b"key", seqno: 1, value: Some(&[7; 60_000]) }).expect("there is room");
         let (tables, _) = builder.finish().expect("it is written");
         assert_eq!(tables[0].record.file.dir, 1);

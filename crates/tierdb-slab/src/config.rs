@@ -78,10 +78,11 @@ pub struct Options {
     /// percent of what it would bring if the fast tier held nothing else. 0 to 100, default 90.
     pub least_yield_pct: u8,
     /// Most levels of tables, 1 to 4. Default: as many as the capacities call for when the store is opened; one where flash is no larger than
-    /// the first level may be (PrismDB §4.1). A store that has tables in a deeper level keeps that.
+    /// the first level may be (PrismDB §4.1), but two where a fast device has room for tables, which is not used with one. A store that
+    /// has tables in a deeper level keeps that.
     pub levels: Option<u8>,
-    /// How large the first level may become before tables of it are merged into the next one, in percent of the fast tier: 1 to
-    /// 10,000. Default 1,000.
+    /// How large the first level that is on flash may become before tables of it are merged into the next one, in percent of the fast tier
+    /// (with the tables there, if any): 1 to 10,000. Default 1,000.
     pub first_level_pct: u16,
     /// How many times as large as the one before each further level may become, but for the last: 2 to 100. Default 10.
     pub level_growth: u8,

@@ -12,7 +12,6 @@ use crate::lost::Lost;
 use crate::partition::Partition;
 use crate::read_trigger::ReadTrigger;
 use crate::snapshots::Snapshots;
-use crate::stats::KEPT;
 use crate::tracker::{Threshold, Tracker};
 use crate::tune::{CopiedShare, KeptShare, PinnedShare};
 use crate::work::Work;
@@ -159,7 +158,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         // Of these, less is left when keys go to flash.
         let index: u64 = parts
             .iter()
-            .filter(|(name, _)| ["pool image", "index", KEPT].contains(name))
+            .filter(|(name, _)| ["pool image", "index"].contains(name))
             .map(|(_, bytes)| bytes)
             .sum();
         // Rounded up: more than a share is not as much as that.

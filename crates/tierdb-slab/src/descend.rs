@@ -60,7 +60,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             fullest.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
             for (_, part) in fullest {
                 let _migration = part.migration.lock();
-                let Some(plan) = self.plan_down(&part.read(), level) else { continue };
+                let Some(plan) = self.plan_down(&part.read(), level, which) else { continue };
                 let done = match &*plan.tables {
                     // One on a faster device is written to a slower one.
                     [one] if !one.is_fast() && self.move_down(part, one.level() + 1, &plan) => {
@@ -150,10 +150,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// The table of `level` for which the least of the next one is rewritten, in bytes for each that leaves it, with what it is merged
     /// with. Where the reserve of flash does not hold all that, its first keys only.
-    fn plan_down(&self, state: &State<D>, level: Level) -> Option<Plan<D>> {
+    fn plan_down(&self, state: &State<D>, level: Level, which: Down) -> Option<Plan<D>> {
         let below = state.tables.level(level + 1);
         let mut best: Option<(f64, Plan<D>)> = None;
-        for table in state.tables.level(level).tables().iter().filter(|table| !table.is_damaged()) {
+        // Where flash is full, nothing comes on top but what was removed.
+        let is_wanted = |table: &Arc<LiveTable<D>>| {
+            !table.is_damaged()
+                && (which == Down::TooLarge || !table.is_fast() || table.footer().tombstones > 0)
+        };
+        for table in state.tables.level(level).tables().iter().filter(|table| is_wanted(table)) {
             let range = KeyRange {
                 start: Bound::Included(table.smallest().to_vec()),
                 end: Bound::Included(table.largest().to_vec()),
@@ -173,7 +178,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let (_, plan) = best?;
         let bytes = plan.tables.iter().map(|table| table.file_len()).sum();
-        if plan.tables.len() <= 2 || self.flash.has_room(level + 1, bytes, Limit::Shrink) {
+        let limit = if plan.ends_with_less() { Limit::Shrink } else { Limit::Growth };
+        if plan.tables.len() <= 2 || self.flash.has_room(level + 1, bytes, limit) {
             return Some(plan);
         }
         let first = &plan.tables[0];

@@ -31,6 +31,8 @@ const RESERVE: u64 = 160 << 20;
 const FAST: u32 = 1 << 23;
 /// Tables for which the fast tier has room above what the first level may take: what one migration writes before the old ones go.
 const SPARE_TABLES: u64 = 6;
+/// Tables for which a directory of the fast tier has room at least, or none are written there: a level of a few would only be in the way.
+const LEAST_TABLES: u64 = 2 * SPARE_TABLES;
 
 /// A directory for tables: of flash, or of a fast block device.
 pub struct FlashDir<D: Dir> {
@@ -44,7 +46,8 @@ pub struct FlashDir<D: Dir> {
     used: AtomicU64,
     /// Bytes at which its file system turned out to be full.
     full_at: AtomicU64,
-    times_full: AtomicU64,
+    /// How often a table was begun for which it had no room in the end.
+    times_short: AtomicU64,
 }
 
 /// What a migration may fill.
@@ -73,7 +76,7 @@ impl<D: Dir> FlashDir<D> {
             budget: WearBudget::new(bytes_per_day, tune::now()),
             used: AtomicU64::new(0),
             full_at: AtomicU64::new(u64::MAX),
-            times_full: AtomicU64::new(0),
+            times_short: AtomicU64::new(0),
         }
     }
 
@@ -117,8 +120,13 @@ impl<D: Dir> FlashDir<D> {
 
     /// Its file system has no room for what was just tried: a fast device is filled no further from now on.
     fn note_full(&self) {
-        self.full_at.store(self.used(), Ordering::Relaxed);
-        self.times_full.fetch_add(1, Ordering::Relaxed);
+        self.full_at.fetch_min(self.used(), Ordering::Relaxed);
+        self.note_short();
+    }
+
+    /// It had no room for a table that was begun there.
+    pub fn note_short(&self) {
+        self.times_short.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Bytes of its tables.
@@ -171,9 +179,10 @@ impl<D: Dir> Flash<D> {
         let per_day = options.flash_bytes_per_day.iter().copied().chain(std::iter::repeat(None));
         let flash = (0..).zip(flash).zip(per_day);
         let flash = flash.map(|((number, tier), per_day)| FlashDir::new(tier, number, store, per_day));
-        // Tables that are all of one level would lie anywhere, the cold ones too.
-        let is_used = options.levels != Some(FIRST);
         let fast = (FAST..).zip(fast).map(|(number, tier)| {
+            // Tables that are all of one level would lie anywhere, the cold ones too.
+            let is_used =
+                options.levels != Some(FIRST) && tier.capacity >= LEAST_TABLES * options.table_bytes;
             let capacity = if is_used { tier.capacity } else { 0 };
             FlashDir::new(TierDir { capacity, ..tier }, number, store, None)
         });
@@ -219,14 +228,15 @@ impl<D: Dir> Flash<D> {
         if level == FIRST { &self.all } else { self.dirs() }
     }
 
-    /// How often fast devices turned out to be full.
-    pub fn times_fast_full(&self) -> u64 {
-        self.fast_dirs().iter().map(|dir| dir.times_full.load(Ordering::Relaxed)).sum()
+    /// How often fast devices had no room for a table that was begun there.
+    pub fn times_fast_short(&self) -> u64 {
+        self.fast_dirs().iter().map(|dir| dir.times_short.load(Ordering::Relaxed)).sum()
     }
 
     /// Bytes that tables of the first level are to take of the fast tier; 0 where it has no room for tables.
     pub fn fast_bytes(&self) -> u64 {
-        let whole = self.fast_dirs().iter().fold(0, |sum: u64, dir| sum.saturating_add(dir.capacity));
+        let room = |dir: &FlashDir<D>| dir.limit(Limit::Growth, self.table_bytes);
+        let whole = self.fast_dirs().iter().map(room).fold(0, u64::saturating_add);
         whole.saturating_sub(SPARE_TABLES * self.table_bytes).max(whole / 2)
     }
 

@@ -1,6 +1,6 @@
 //! The merge of a migration: what leaves the fast tier, and the tables of the range, into new tables.
 
-use crate::build::{NewTable, TableBuilder};
+use crate::build::{NewTable, TableBuilder, Written};
 use crate::core::{Core, hash_of};
 use crate::descend::MOST_KEPT;
 use crate::flash::Limit;
@@ -159,18 +159,20 @@ impl<S: Source> Source for WithoutRemoved<S> {
 /// What the merge of a range made.
 pub struct Merged<D: Dir> {
     pub tables: Vec<NewTable<D>>,
-    pub bytes: u64,
+    pub written: Written,
     pub entries: u64,
     pub promotions: Vec<Promotion>,
     /// Of the keys of those tables that are of the plan's level, the share that was kept there before, for being popular.
     pub kept_share: f64,
+    /// Bytes of what is kept now, in a table above; `None` where nothing is to be.
+    pub kept: Option<u64>,
     /// What ranges removed up to this write was left out.
     pub cleaned: Seqno,
 }
 
 impl<P: Pool, D: Dir> Core<P, D> {
-    /// Merges what `begun` names into new tables, which are durable. Keys of which the fast tier's record does not check go to `damaged`,
-    /// and stay there. With `promote`, popular values that only tables have come back with them, as many as there is room for.
+    /// Merges what `begun` names into new tables, which are durable, and of the first level on a fast device only if that is `on_device`.
+    /// Keys of which the fast tier's record does not check go to `damaged`, and stay there. With `promote`, popular values that only tables have come back with them, as many as there is room for.
     ///
     /// # Errors
     /// Those of [`Core::migrate`].
@@ -179,6 +181,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         begun: &Begun<'_, D>,
         damaged: &RefCell<HashSet<Key>>,
         promote: bool,
+        on_device: bool,
     ) -> Result<Merged<D>> {
         let Begun { plan, victims, ranges, last, .. } = begun;
         let last = *last;
@@ -198,11 +201,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let forgets = |key: &[u8]| self.lost.hides(key, None).is_none() && begun.may_forget(key);
         let mut kept = Retain::new(merged, Retention::new(snapshots), forgets);
         let old_bytes: u64 = plan.tables.iter().map(|table| table.file_len()).sum();
-        let limit = if victims.iter().all(|victim| victim.entry.is_tombstone()) {
-            Limit::Shrink
-        } else {
-            Limit::Growth
-        };
+        let adds_nothing = victims.iter().all(|victim| victim.entry.is_tombstone());
+        let limit = if adds_nothing && plan.ends_with_less() { Limit::Shrink } else { Limit::Growth };
         let victim_bytes: u64 = victims.iter().map(|victim| self.bytes_of(victim.entry)).sum();
         let most = if limit == Limit::Shrink { old_bytes } else { old_bytes + victim_bytes };
         if !self.flash.has_room(plan.into, most, limit) {
@@ -213,14 +213,19 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let in_equal_tables = if self.goes_up(FIRST + 1) { old_bytes + victim_bytes } else { 0 };
         let builder = |level: Level| {
             let of_level = (level, begun.borders_below(level));
-            TableBuilder::new(&self.flash, of_level, in_equal_tables, (limit, Cause::Migration), &number)
+            let dirs = if on_device { self.flash.dirs_for(level) } else { self.flash.dirs() };
+            let how = (limit, Cause::Migration);
+            TableBuilder::new(&self.flash, dirs, of_level, in_equal_tables, how, &number)
         };
         let (mut new, mut above) = (builder(plan.into), builder(plan.into.max(FIRST + 1) - 1));
         let (mut promotions, mut last_key, mut entries) = (Vec::new(), Vec::new(), 0);
         let mut moved = Moved::new();
         // What is read of tables, whatever becomes of it, in equal parts for all entries that there are.
         let old_entries: u64 = plan.tables.iter().map(|table| table.footer().entries).sum();
-        let read_each = old_bytes as f64 / (old_entries + victims.len() as u64).max(1) as f64;
+        let on_flash = plan.tables.iter().filter(|table| !table.is_fast());
+        let from_flash: u64 = on_flash.map(|table| table.file_len()).sum();
+        let read_each = from_flash as f64 / (old_entries + victims.len() as u64).max(1) as f64;
+        let is_flash_written = !self.goes_up(FIRST + 1) || plan.into > FIRST;
         let threshold = self.threshold(self.pinned_pct());
         let (mut kept_above, mut is_kept) = (self.kept_above(begun), false);
         let leaving = victims.iter().filter(|victim| !victim.stays);
@@ -247,7 +252,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 new.add(&entry)?
             }
             entries += 1;
-            let written = (entry.key.len() + entry.value.map_or(0, <[u8]>::len)) as f64;
+            let len = (entry.key.len() + entry.value.map_or(0, <[u8]>::len)) as f64;
+            let written = if is_flash_written && !is_kept { len } else { 0.0 };
             self.keep_rate(&mut moved, written + read_each);
             let len = entry.value.map_or(u64::MAX, |value| (value.len() + entry.key.len()) as u64);
             if newest
@@ -265,15 +271,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
         // With what was left out.
         let left_out = (old_entries + victims.len() as u64).saturating_sub(entries);
         self.keep_rate(&mut moved, left_out as f64 * read_each);
-        let ((mut tables, bytes), (mut rest, more)) = (new.finish()?, above.finish()?);
+        let ((mut tables, written), (mut rest, more)) = (new.finish()?, above.finish()?);
         tables.append(&mut rest);
         self.counters.entries_written.add(entries);
         let kept_before = |table: &Arc<LiveTable<D>>| table.footer().keys as f64 * table.kept_share;
         let kept_before: f64 =
             plan.tables.iter().filter(|table| table.level() == plan.into).map(kept_before).sum();
         let kept_share = (kept_before / entries.max(1) as f64).min(1.0);
-        self.counters.kept_bytes.add(kept_above.map_or(0, |kept| kept.bytes));
-        Ok(Merged { tables, bytes: bytes + more, entries, promotions, kept_share, cleaned: oldest })
+        let (written, kept) = (written.and(more), kept_above.map(|kept| kept.bytes));
+        Ok(Merged { tables, written, entries, promotions, kept_share, kept, cleaned: oldest })
     }
 
     /// What is kept of a merge into the second level, if that is on a slower device than the first, and all of the upper table is merged.

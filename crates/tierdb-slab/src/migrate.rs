@@ -58,7 +58,7 @@ pub struct Migrated {
     pub tables: u64,
     /// Entries of the new tables.
     pub entries: u64,
-    /// Bytes by which the new tables on flash are shorter than the old ones there.
+    /// Bytes by which the new tables are shorter than the old ones.
     pub gained: u64,
 }
 
@@ -116,13 +116,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let merge = || admitted.and_then(|()| self.merge_where_there_is_room(&begun, &damaged, promote));
         let done = self.timed_cpu(merge).and_then(|merged| {
             let _admitted = self.heap.admit(self.admit_migration(merged.tables.len() as u64, &begun))?;
-            let (entries, bytes) = (merged.entries, merged.bytes);
+            let (entries, bytes) = (merged.entries, merged.written.all);
             self.replace_tables(part, &begun, merged).map(|promotions| {
                 let mut migrated = self.free_victims(part, &begun.victims, &damaged.borrow());
                 migrated.migrations = 1;
                 (migrated.tables, migrated.entries) = (plan.tables.len() as u64, entries);
-                let on_flash = plan.tables.iter().filter(|table| !table.is_fast());
-                let old: u64 = on_flash.map(|table| table.file_len()).sum();
+                let old: u64 = plan.tables.iter().map(|table| table.file_len()).sum();
                 migrated.gained = old.saturating_sub(bytes);
                 let tables = {
                     let state = part.read();
@@ -145,20 +144,21 @@ impl<P: Pool, D: Dir> Core<P, D> {
         done
     }
 
-    /// The merge, once more where a fast device had no room for it: what that does not take goes to flash.
+    /// The merge; once more, without the fast device, where that had no room for it: what it does not take goes to flash.
     fn merge_where_there_is_room(
         &self,
         begun: &Begun<'_, D>,
         damaged: &RefCell<HashSet<Key>>,
         promote: bool,
     ) -> Result<Merged<D>> {
-        loop {
-            let times_full = self.flash.times_fast_full();
-            match self.merge_range(begun, damaged, promote) {
-                Err(error)
-                    if error.kind() == ErrorKind::NoSpace && self.flash.times_fast_full() > times_full => {}
-                done => return done,
+        let times_short = self.flash.times_fast_short();
+        match self.merge_range(begun, damaged, promote, true) {
+            Err(error)
+                if error.kind() == ErrorKind::NoSpace && self.flash.times_fast_short() > times_short =>
+            {
+                self.merge_range(begun, damaged, promote, false)
             }
+            done => done,
         }
     }
 
@@ -209,15 +209,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
         heap.install(stage, redo, &changes, &self.commits);
         self.counters.tables_written.add(merged.tables.len() as u64);
         self.counters.tables_replaced.add(old.len() as u64);
-        self.counters.table_bytes.add(merged.bytes);
+        self.counters.table_bytes.add(merged.written.flash);
+        self.counters.kept_bytes.add(merged.kept.unwrap_or(0));
         let live: Vec<Arc<LiveTable<D>>> = merged
             .tables
             .into_iter()
             .zip(records)
             .filter_map(|(table, (slots, places))| {
                 let manifest = Manifest { slots, home: heap.home_of(&places) };
-                // What stays in the level above is what is popular.
-                let is_kept = table.record.level < plan.into;
+                let is_kept = table.record.level < plan.into && merged.kept.is_some();
                 let kept_share = if is_kept { 1.0 } else { merged.kept_share };
                 let mut live = table.into_live(manifest, merged.cleaned)?;
                 live.kept_share = kept_share;

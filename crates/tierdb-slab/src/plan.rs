@@ -2,7 +2,7 @@
 
 use crate::core::{Core, hash_of};
 use crate::key::Key;
-use crate::levels::{Level, Levels};
+use crate::levels::{FIRST, Level, Levels};
 use crate::live::LiveTable;
 use crate::partition::{Entry, State, bounds};
 use std::ops::Range;
@@ -76,6 +76,13 @@ impl<D: Dir> Plan<D> {
     /// Victims of the migration, in bytes, as a multiple of a table's.
     pub fn most_victims(&self) -> u64 {
         MOST_TABLES * self.tables.len().max(1) as u64
+    }
+
+    /// Whether its merge, without victims, is one of those that end with less on flash than before. A table of a fast device comes on top,
+    /// unless it says that something was removed.
+    pub fn ends_with_less(&self) -> bool {
+        let is_less = |table: &Arc<LiveTable<D>>| !table.is_fast() || table.footer().tombstones > 0;
+        self.into == FIRST || self.tables.iter().all(is_less)
     }
 
     /// `table` alone, with its range, if it still is one of `levels`.

@@ -9,7 +9,7 @@ use crate::config::Promotion as When;
 use crate::core::{Core, hash_of};
 use crate::heap::{FREE_BYTES, NewRecord};
 use crate::key::Key;
-use crate::levels::{Level, Levels};
+use crate::levels::{FIRST, Level, Levels};
 use crate::live::LiveTable;
 use crate::partition::{Entry, Partition};
 use crate::plan::Victim;
@@ -19,6 +19,7 @@ use crate::tracker::{Popularity, Tier};
 use std::collections::HashSet;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tierdb_base::Seqno;
 use tierdb_device::Dir;
 use tierdb_pmem::{Pool, Stage};
@@ -100,9 +101,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         true
     }
 
-    /// Whether what is popular of `level` is to come to the first one by way of the fast tier's records.
+    /// Whether what is popular of `level` is to come to the first one by way of the fast tier's records: not where it could not go on.
     fn comes_up(&self, level: Level) -> bool {
-        self.goes_up(level) && self.kept.only_reads()
+        self.goes_up(level)
+            && self.kept.only_reads()
+            && !self.flash.is_spent(FIRST)
+            && !self.work.found_full.load(Ordering::Relaxed)
     }
 
     /// A key of this popularity was just read `from` a table: it is copied if it is to be pinned, or to come to the first level, and there is

@@ -144,7 +144,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let tracked: u64 = self.tracker.distribution().iter().sum();
         if self.flash.fast_bytes() > 0 {
-            self.kept.look(now.fast + now.flash, now.writes, self.keys_on_fast_tier(), tracked);
+            self.kept.look(now.fast + now.flash, now.writes, self.keys_of_first_level(), tracked);
         }
         if self.options.promotion == Promotion::OnRead {
             let fast = self.router.read().parts.iter().map(|part| part.read().index.len() as u64).sum();
@@ -164,19 +164,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    /// Keys for which the fast tier has room, as long as those that are there now: as tables of the first level, and the records that there are.
-    fn keys_on_fast_tier(&self) -> u64 {
-        let (mut records, mut keys, mut bytes) = (0, 0, 0);
+    /// Keys for which the first level has room on a fast device, as long as those that are there now.
+    fn keys_of_first_level(&self) -> u64 {
+        let (mut keys, mut bytes) = (0, 0);
         for part in &self.router.read().parts {
             let state = part.read();
-            records += state.index.len() as u64;
             for table in state.tables.first().tables() {
                 keys += table.footer().keys;
                 bytes += table.file_len();
             }
         }
         let room = self.flash.fast_bytes();
-        records + if bytes > 0 { (room as f64 / bytes as f64 * keys as f64) as u64 } else { room / 1024 }
+        if bytes > 0 { (room as f64 / bytes as f64 * keys as f64) as u64 } else { room / 1024 }
     }
 
     /// Migrates the table with the most reads of popular keys, in the partition where it is. `false` if there is none

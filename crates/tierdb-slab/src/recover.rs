@@ -68,9 +68,10 @@ fn core_of<P: Pool, D: Dir>(
 ) -> Core<P, D> {
     let levels = levels_of(&options, &heap, &flash, &router);
     let fast_bytes = if levels > FIRST { flash.fast_bytes() } else { 0 };
-    let record_share = heap.pool.len() as f64 / (heap.pool.len() + fast_bytes) as f64;
     let wanted = (heap.pool.len() + fast_bytes) / 1024 * u64::from(options.tracked_pct) / 100;
     let tracked = wanted.min(options.memory / 10 / 4).max(1 << 10);
+    let of_records = heap.pool.len() / 1024 * u64::from(options.tracked_pct) / 100;
+    let record_share = if fast_bytes > 0 { (of_records as f64 / tracked as f64).min(1.0) } else { 1.0 };
     Core {
         commits: CommitSlots::new(),
         router: RwLock::new(router),

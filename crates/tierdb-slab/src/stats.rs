@@ -13,8 +13,6 @@ use tierdb_pmem::Pool;
 const INDEX_ENTRY_BYTES: u64 = 76;
 /// Bytes of DRAM that a version takes which is kept for snapshots: its places in two trees, and a list with room for four of its key.
 const KEPT_BYTES: u64 = 370;
-/// What versions kept for snapshots are called among the parts of memory.
-pub const KEPT: &str = "versions kept for snapshots";
 
 impl<P: Pool, D: Dir> Core<P, D> {
     /// Bytes of DRAM by part.
@@ -31,7 +29,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         vec![
             ("pool image", pool),
             ("index", index),
-            (KEPT, kept),
+            ("versions kept for snapshots", kept),
             ("table indexes and filters", tables),
             ("slot maps", self.heap.slabs.memory_bytes()),
             ("tracker", self.tracker.memory_bytes()),

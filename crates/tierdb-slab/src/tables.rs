@@ -79,10 +79,10 @@ impl<D: Dir> TableSet<D> {
 
     /// The tables that have keys in `range`.
     pub fn overlapping(&self, range: &KeyRange) -> impl Iterator<Item = (usize, &Arc<LiveTable<D>>)> {
-        self.0
-            .iter()
-            .enumerate()
-            .filter(|(_, table)| !range.is_after(table.smallest()) && !range.is_before(table.largest()))
+        // Their keys are disjoint, and in order.
+        let from = self.0.partition_point(|table| range.is_before(table.largest()));
+        let tables = self.0.iter().enumerate().skip(from);
+        tables.take_while(|(_, table)| !range.is_after(table.smallest()))
     }
 
     /// The entries of the tables that have keys in `range`, in this direction; each table is read when it is reached.

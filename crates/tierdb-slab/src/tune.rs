@@ -197,7 +197,6 @@ impl CopiedShare {
 
 /// The share of tracked keys that the first level is to have, where that is on a faster device than the next one: nearly as many as there
 /// is room for.
-#[derive(Default)]
 pub struct KeptShare {
     share: AtomicU32,
     /// Whether hardly anything is written, so that what is popular below does not come up by merges.
@@ -215,13 +214,21 @@ const KEPT_OF_WRITES: f64 = 0.4;
 /// The share of writes from which on merges into the next level bring up what is popular there, at no cost.
 const SOME_WRITES: f64 = 0.02;
 
+impl Default for KeptShare {
+    /// Before anything is known, as if only what is read often were read.
+    fn default() -> Self {
+        let share = AtomicU32::new((KEPT_OF_WRITES * HUNDREDTHS) as u32);
+        KeptShare { share, only_reads: AtomicBool::new(true), before: Mutex::default() }
+    }
+}
+
 impl KeptShare {
     /// Whether hardly anything was written lately.
     pub fn only_reads(&self) -> bool {
         self.only_reads.load(Ordering::Relaxed)
     }
 
-    /// In percent; none before anything was read.
+    /// In percent.
     pub fn pct(&self) -> f64 {
         f64::from(self.share.load(Ordering::Relaxed)) / HUNDREDTHS * 100.0
     }

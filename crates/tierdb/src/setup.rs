@@ -215,10 +215,11 @@ impl Prepared {
         let emulated = self.config.fast.first().and_then(|fast| fast.emulate.as_deref());
         let logged = shape::logged_bytes(shape).div_ceil(tiers.len().max(1) as u64);
         let dir = |tier: &Tier<RealDir>| {
-            let configured = self.config.fast.get(tier.configured).map(|fast| fast.capacity);
+            // What is not there cannot be left to the image of the pool, which grows.
+            let whole = tier.identity().capacity.min(file_system_bytes(&tier.path)?);
             Ok(TierDir {
                 dir: tier.dir.clone(),
-                capacity: data_capacity(&tier.path, configured, logged)?,
+                capacity: data_capacity(&tier.path, Some(ByteSize(whole)), logged)?,
                 meter: Meter::new(),
                 emulation: emulated.and_then(Emulation::named),
             })

@@ -82,7 +82,7 @@ impl Sizes {
             name: "beside the pool",
             pool: 76 << 10,
             levels: (2, 1000),
-            fast_dirs: vec![128 << 10],
+            fast_dirs: vec![256 << 10],
             ..Sizes::tiny()
         }
     }

@@ -98,6 +98,7 @@ fn a_fast_device_is_used_as_far_as_it_goes_and_flash_has_the_rest() {
 #[test]
 fn what_is_read_often_comes_to_the_fast_device() {
     // With an object cache that does not answer most of it.
+    fastrand::seed(1);
     let rig = Rig::new(Sizes { memory: 96 * KIB, ..sizes() }, None);
     let world = rig.empty_world();
     let engine = rig.open(&world).expect("opens");

@@ -148,7 +148,6 @@ fn collection_ends_where_nothing_is_to_be_gained() {
     }
 }
 
-/// The list of its writes is too long for a ring, and so was the record of where that list is.
 /// Goal: what collection keeps for itself is enough whatever sizes values have. Method: flash full of values of 100 to 2,000 bytes, half of them
 /// deleted, and new ones until there is no room.
 #[test]
@@ -174,6 +173,7 @@ fn garbage_among_values_of_many_sizes_makes_room() {
     assert!(collected(engine) < 160, "{} chunks were collected", collected(engine));
 }
 
+/// The list of its writes is too long for a ring, and so was the record of where that list is.
 #[test]
 fn a_batch_of_many_writes_fits_a_small_ring() {
     let _alone = alone();

@@ -15,7 +15,7 @@ const AT_ONCE: u64 = 64 << 10;
 /// Bytes that are read of a longer one before its header says how long it is.
 const FIRST_READ: u64 = 16 << 10;
 thread_local! {
-    /// What a thread reads single records into: no more than a first read, with a block more.
+    /// What a thread reads single records into: no more than is read at once, with a block more.
     static BUFFER: Cell<AlignedBuf> = Cell::default();
 }
 
