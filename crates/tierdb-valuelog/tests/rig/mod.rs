@@ -58,7 +58,7 @@ impl Sizes {
 
     /// The same, in which garbage is collected though there is room.
     pub fn wasteful() -> Self {
-        Sizes { name: "wasteful", rings: 1, flash: vec![384 << 10], garbage: Some((10, 1)), ..Sizes::tiny() }
+        Sizes { name: "wasteful", rings: 1, flash: vec![384 << 10], garbage: Some((10, 0)), ..Sizes::tiny() }
     }
 
     /// Room for the conformance suite's values.
