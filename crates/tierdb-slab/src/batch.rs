@@ -360,20 +360,12 @@ mod tests {
         const KEYS: u32 = 4000;
         let world = rig::world(POOL);
         let log = LoggedOptions { log_len: POOL, buffer_bytes: 4096, ..LoggedOptions::new(POOL) };
-        let media = rig::media(&world, 1 << 20);
-        let (seed, latch) = (media.seed, media.latch.clone());
+        let Media { fast_meter, fast_dirs, flash, seed, latch, mode, .. } = rig::media(&world, 1 << 20);
         let fast = world.add_dir("fast");
         let pool = LoggedPool::create(fast.clone(), log, seed, latch.clone(), Meter::new(), None);
         let pool = Arc::new(pool.expect("create"));
-        let media = Media {
-            pool: pool.clone(),
-            fast_meter: media.fast_meter,
-            fast_dirs: media.fast_dirs,
-            flash: media.flash,
-            seed,
-            latch: latch.clone(),
-            mode: media.mode,
-        };
+        let media =
+            Media { pool: pool.clone(), fast_meter, fast_dirs, flash, seed, latch: latch.clone(), mode };
         let options = Options { memory: 4 << 20, ..rig::options(POOL) };
         let store = SlabStore::create(media, options).expect("an empty store");
         // Room for the log, and for no page.

@@ -233,6 +233,12 @@ mod tests {
         flash
     }
 
+    /// Of tables of the first level that add to flash.
+    fn builder(flash: &Arc<Flash<SimDir>>) -> TableBuilder<'_, SimDir> {
+        let how = (Limit::Growth, Cause::Migration);
+        TableBuilder::new(flash, flash.dirs(), (FIRST, Vec::new()), 0, how, &|| 1)
+    }
+
     #[test]
     fn a_budget_holds_though_another_directory_has_one_that_is_full() {
         let table = rig::options(132 << 10).table_bytes;
@@ -244,15 +250,7 @@ mod tests {
     #[test]
     fn a_table_that_is_given_up_counts() {
         let flash = short_and_spent(1 << 19);
-        let number = || 1;
-        let mut builder = TableBuilder::new(
-            &flash,
-            flash.dirs(),
-            (FIRST, Vec::new()),
-            0,
-            (Limit::Growth, Cause::Migration),
-            &number,
-        );
+        let mut builder = builder(&flash);
         builder.add(&EntryRef { key: b"key", seqno: 1, value: Some(&[7; 9000]) }).expect("there is room");
         drop(builder);
         let spent: u64 = flash.dirs().iter().map(|dir| dir.budget.written()).sum();
@@ -264,15 +262,7 @@ mod tests {
     fn a_long_entry_goes_where_it_fits_though_that_has_spent_its_budget() {
         let table = rig::options(132 << 10).table_bytes;
         let flash = short_and_spent(table + (20 << 10));
-        let number = || 1;
-        let mut builder = TableBuilder::new(
-            &flash,
-            flash.dirs(),
-            (FIRST, Vec::new()),
-            0,
-            (Limit::Growth, Cause::Migration),
-            &number,
-        );
+        let mut builder = builder(&flash);
         builder.add(&EntryRef { key: b"key", seqno: 1, value: Some(&[7; 60_000]) }).expect("there is room");
         let (tables, _) = builder.finish().expect("it is written");
         assert_eq!(tables[0].record.file.dir, 1);

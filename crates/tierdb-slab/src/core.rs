@@ -13,7 +13,7 @@ use crate::partition::Partition;
 use crate::read_trigger::ReadTrigger;
 use crate::snapshots::Snapshots;
 use crate::tracker::{Threshold, Tracker};
-use crate::tune::{CopiedShare, KeptShare, PinnedShare};
+use crate::tune::{CopiedShare, PinnedShare, StayShare};
 use crate::work::Work;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -70,7 +70,7 @@ pub struct Core<P: Pool, D: Dir> {
     pub read_trigger: ReadTrigger,
     pub pinned: PinnedShare,
     pub copied: CopiedShare,
-    pub kept: KeptShare,
+    pub stay_share: StayShare,
     /// Of what the fast tier may hold, records and tables, the share that is records.
     pub record_share: f64,
     pub lost: Lost,

@@ -49,7 +49,7 @@ pub struct Counters {
     pub moved_down: Counter,
     /// Bytes of entries that stayed in the first level, on a faster device, when their tables were merged into the next one, or came up
     /// from there.
-    pub kept_bytes: Counter,
+    pub stayed_bytes: Counter,
     /// Entries written to tables.
     pub entries_written: Counter,
     /// Bytes of tables written to flash.

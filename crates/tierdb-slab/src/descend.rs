@@ -19,8 +19,8 @@ use tierdb_device::Dir;
 use tierdb_engine::KeyRange;
 use tierdb_pmem::{Pool, Stage};
 
-/// What is kept of a table at the most, where the level above is on a faster device.
-pub const MOST_KEPT: f64 = 0.75;
+/// What stays of a table at the most, where the level above is on a faster device.
+pub const MOST_STAYS: f64 = 0.75;
 /// Merges that gain nothing, one after another, after which no more is looked for.
 const FRUITLESS: u32 = 8;
 
@@ -164,8 +164,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 end: Bound::Included(table.largest().to_vec()),
             };
             let overlap: u64 = below.overlapping(&range).map(|(_, table)| table.file_len()).sum();
-            // What was kept once is kept again, for the most part.
-            let leaving = table.file_len() as f64 * (1.0 - MOST_KEPT * table.kept_share);
+            // What stayed once stays again, for the most part.
+            let leaving = table.file_len() as f64 * (1.0 - MOST_STAYS * table.stayed_share);
             let cost = overlap as f64 / leaving;
             if best.as_ref().is_some_and(|(least, _)| *least <= cost)
                 || below.overlapping(&range).any(|(_, table)| table.is_damaged())

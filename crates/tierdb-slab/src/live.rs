@@ -48,8 +48,8 @@ pub struct LiveTable<D: Dir> {
     /// Keys of its range of which only the fast tier has the newest version; under the partition's lock.
     pub dirty_keys: AtomicU64,
     bucket: Option<Box<Bucket>>,
-    /// Of its keys, the share that was kept in its level for being popular when a table was merged into the next one. Not stored.
-    pub kept_share: f64,
+    /// Of its keys, the share that stayed in its level for being popular when a table was merged into the next one. Not stored.
+    pub stayed_share: f64,
     /// Reads of popular keys that it answered since it was written.
     pub hot_reads: AtomicU64,
     /// Gone with the table: what is kept of its values is of no use then.
@@ -91,7 +91,7 @@ impl<D: Dir> LiveTable<D> {
             cleaned,
             dirty_keys,
             bucket,
-            kept_share: 0.0,
+            stayed_share: 0.0,
             hot_reads,
             life: Arc::new(()),
         }

@@ -2,7 +2,7 @@
 
 use crate::build::{NewTable, TableBuilder, Written};
 use crate::core::{Core, hash_of};
-use crate::descend::MOST_KEPT;
+use crate::descend::MOST_STAYS;
 use crate::flash::Limit;
 use crate::key::Key;
 use crate::levels::{FIRST, Level, Levels};
@@ -67,21 +67,21 @@ impl<D: Dir> Begun<'_, D> {
 
 /// What of a merge into the second level comes to the first one, which is on a faster device, or stays there: what is popular of the keys of
 /// the upper table, also what has a newer version on the fast tier, which will come to its place, as long as that leaves it by a quarter smaller, in keys and in bytes.
-struct Kept<'m, D: Dir> {
+struct Staying<'m, D: Dir> {
     upper: &'m LiveTable<D>,
     threshold: Threshold,
     keys: u64,
     bytes: u64,
 }
 
-impl<D: Dir> Kept<'_, D> {
-    /// Whether `entry`, the newest of the key with this hash, is kept.
-    fn keeps(&mut self, entry: &EntryRef<'_>, hash: u64, popularity: Popularity) -> bool {
+impl<D: Dir> Staying<'_, D> {
+    /// Whether `entry`, the newest of the key with this hash, does so.
+    fn takes(&mut self, entry: &EntryRef<'_>, hash: u64, popularity: Popularity) -> bool {
         let Some(value) = entry.value else { return false };
         let len = (entry.key.len() + value.len()) as u64;
         // Between other keys there may be other tables of the first level.
         let is_its = self.upper.footer().covers(entry.key) || !mutant::keep("level");
-        let most = |of: u64| (of as f64 * MOST_KEPT) as u64;
+        let most = |of: u64| (of as f64 * MOST_STAYS) as u64;
         let fits =
             self.bytes + len <= most(self.upper.file_len()) && self.keys < most(self.upper.footer().keys);
         if !is_its || !fits || !self.threshold.pins_same(popularity, hash) {
@@ -162,10 +162,10 @@ pub struct Merged<D: Dir> {
     pub written: Written,
     pub entries: u64,
     pub promotions: Vec<Promotion>,
-    /// Of the keys of those tables that are of the plan's level, the share that was kept there before, for being popular.
-    pub kept_share: f64,
-    /// Bytes of what is kept now, in a table above; `None` where nothing is to be.
-    pub kept: Option<u64>,
+    /// Of the keys of those tables that are of the plan's level, the share that stayed there before, for being popular.
+    pub stayed_share: f64,
+    /// Bytes of what stays now, in a table above; `None` where nothing is to.
+    pub stayed: Option<u64>,
     /// What ranges removed up to this write was left out.
     pub cleaned: Seqno,
 }
@@ -227,7 +227,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let read_each = from_flash as f64 / (old_entries + victims.len() as u64).max(1) as f64;
         let is_flash_written = !self.goes_up(FIRST + 1) || plan.into > FIRST;
         let threshold = self.threshold(self.pinned_pct());
-        let (mut kept_above, mut is_kept) = (self.kept_above(begun), false);
+        let (mut staying, mut stays) = (self.staying(begun), false);
         let leaving = victims.iter().filter(|victim| !victim.stays);
         let leaving_bytes = || leaving.map(|victim| self.bytes_of(victim.entry)).sum();
         let mut promotion_room = if promote { self.promotion_room(leaving_bytes()) } else { 0 };
@@ -241,19 +241,19 @@ impl<P: Pool, D: Dir> Core<P, D> {
             if newest {
                 last_key.clear();
                 last_key.extend_from_slice(entry.key);
-                is_kept = kept_above.as_mut().is_some_and(|kept| {
+                stays = staying.as_mut().is_some_and(|staying| {
                     let hash = hash_of(entry.key);
-                    kept.keeps(&entry, hash, self.tracker.popularity(hash))
+                    staying.takes(&entry, hash, self.tracker.popularity(hash))
                 });
             }
-            if is_kept || begun.stays_above(source, entry.key) {
+            if stays || begun.stays_above(source, entry.key) {
                 above.add(&entry)?
             } else {
                 new.add(&entry)?
             }
             entries += 1;
             let len = (entry.key.len() + entry.value.map_or(0, <[u8]>::len)) as f64;
-            let written = if is_flash_written && !is_kept { len } else { 0.0 };
+            let written = if is_flash_written && !stays { len } else { 0.0 };
             self.keep_rate(&mut moved, written + read_each);
             let len = entry.value.map_or(u64::MAX, |value| (value.len() + entry.key.len()) as u64);
             if newest
@@ -274,22 +274,22 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let ((mut tables, written), (mut rest, more)) = (new.finish()?, above.finish()?);
         tables.append(&mut rest);
         self.counters.entries_written.add(entries);
-        let kept_before = |table: &Arc<LiveTable<D>>| table.footer().keys as f64 * table.kept_share;
-        let kept_before: f64 =
-            plan.tables.iter().filter(|table| table.level() == plan.into).map(kept_before).sum();
-        let kept_share = (kept_before / entries.max(1) as f64).min(1.0);
-        let (written, kept) = (written.and(more), kept_above.map(|kept| kept.bytes));
-        Ok(Merged { tables, written, entries, promotions, kept_share, kept, cleaned: oldest })
+        let stayed_before = |table: &Arc<LiveTable<D>>| table.footer().keys as f64 * table.stayed_share;
+        let stayed_before: f64 =
+            plan.tables.iter().filter(|table| table.level() == plan.into).map(stayed_before).sum();
+        let stayed_share = (stayed_before / entries.max(1) as f64).min(1.0);
+        let (written, stayed) = (written.and(more), staying.map(|staying| staying.bytes));
+        Ok(Merged { tables, written, entries, promotions, stayed_share, stayed, cleaned: oldest })
     }
 
-    /// What is kept of a merge into the second level, if that is on a slower device than the first, and all of the upper table is merged.
-    fn kept_above<'m>(&self, begun: &Begun<'m, D>) -> Option<Kept<'m, D>> {
+    /// What stays of a merge into the second level, if that is on a slower device than the first, and all of the upper table is merged.
+    fn staying<'m>(&self, begun: &Begun<'m, D>) -> Option<Staying<'m, D>> {
         let plan = begun.plan;
         let upper = plan.tables.iter().find(|table| table.level() == FIRST)?;
         let whole = plan.range.contains(upper.smallest()) && plan.range.contains(upper.largest());
         (whole && plan.into == FIRST + 1 && self.goes_up(plan.into)).then(|| {
-            let threshold = self.tracker.threshold(self.kept.pct());
-            Kept { upper, threshold, keys: 0, bytes: 0 }
+            let threshold = self.tracker.threshold(self.stay_share.pct());
+            Staying { upper, threshold, keys: 0, bytes: 0 }
         })
     }
 

@@ -210,17 +210,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.counters.tables_written.add(merged.tables.len() as u64);
         self.counters.tables_replaced.add(old.len() as u64);
         self.counters.table_bytes.add(merged.written.flash);
-        self.counters.kept_bytes.add(merged.kept.unwrap_or(0));
+        self.counters.stayed_bytes.add(merged.stayed.unwrap_or(0));
         let live: Vec<Arc<LiveTable<D>>> = merged
             .tables
             .into_iter()
             .zip(records)
             .filter_map(|(table, (slots, places))| {
                 let manifest = Manifest { slots, home: heap.home_of(&places) };
-                let is_kept = table.record.level < plan.into && merged.kept.is_some();
-                let kept_share = if is_kept { 1.0 } else { merged.kept_share };
+                let stays = table.record.level < plan.into && merged.stayed.is_some();
+                let stayed_share = if stays { 1.0 } else { merged.stayed_share };
                 let mut live = table.into_live(manifest, merged.cleaned)?;
-                live.kept_share = kept_share;
+                live.stayed_share = stayed_share;
                 Some(Arc::new(live))
             })
             .collect();

@@ -104,7 +104,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Whether what is popular of `level` is to come to the first one by way of the fast tier's records: not where it could not go on.
     fn comes_up(&self, level: Level) -> bool {
         self.goes_up(level)
-            && self.kept.only_reads()
+            && self.stay_share.only_reads()
             && !self.flash.is_spent(FIRST)
             && !self.work.found_full.load(Ordering::Relaxed)
     }
@@ -124,7 +124,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             && value.len() <= LONGEST
             && self.heap.slabs.free_bytes() > room
             && if self.comes_up(level) {
-                self.tracker.threshold(self.kept.pct()).pins_same(popularity, hash_of(key))
+                self.tracker.threshold(self.stay_share.pct()).pins_same(popularity, hash_of(key))
             } else {
                 self.threshold(self.copied_pct()).pins(popularity)
             };

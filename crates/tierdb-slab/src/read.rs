@@ -164,12 +164,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
             Some(entry) if entry.is_tombstone() => Place::Fast(None),
             Some(entry) => {
                 let value = self.value_of(&state, key, entry)?;
-                let popularity = self.tracker.popularity(hash_of(key));
-                // What is read all the time has its bit: it is seldom looked at whether it was cleared.
-                let may_be_new = !is_hottest(popularity) || fastrand::u8(..8) == 0;
-                let is_counted = seqno == Seqno::MAX && entry.is_counted() && may_be_new;
-                if self.options.metric == Metric::ApproxM && is_counted {
-                    state.tables.first().bucket_of(key).into_iter().for_each(|of| of.set(hash_of(key)));
+                if self.options.metric == Metric::ApproxM && seqno == Seqno::MAX && entry.is_counted() {
+                    let hash = hash_of(key);
+                    // What is read all the time has its bit: it is seldom looked at whether it was cleared.
+                    if !is_hottest(self.tracker.popularity(hash)) || fastrand::u8(..8) == 0 {
+                        state.tables.first().bucket_of(key).into_iter().for_each(|of| of.set(hash));
+                    }
                 }
                 Place::Fast(Some(value))
             }

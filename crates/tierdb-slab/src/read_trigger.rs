@@ -144,7 +144,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let tracked: u64 = self.tracker.distribution().iter().sum();
         if self.flash.fast_bytes() > 0 {
-            self.kept.look(now.fast + now.flash, now.writes, self.keys_of_first_level(), tracked);
+            self.stay_share.look(now.fast + now.flash, now.writes, self.keys_of_first_level(), tracked);
         }
         if self.options.promotion == Promotion::OnRead {
             let fast = self.router.read().parts.iter().map(|part| part.read().index.len() as u64).sum();

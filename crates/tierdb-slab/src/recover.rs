@@ -31,7 +31,7 @@ use crate::scan::{Doubtful, Found, Version, find_classes, scan};
 use crate::slabs::Slabs;
 use crate::snapshots::Snapshots;
 use crate::tracker::Tracker;
-use crate::tune::{CopiedShare, KeptShare, PinnedShare};
+use crate::tune::{CopiedShare, PinnedShare, StayShare};
 use crate::work::Work;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashSet};
@@ -85,7 +85,7 @@ fn core_of<P: Pool, D: Dir>(
         read_trigger: ReadTrigger::new(),
         pinned: PinnedShare::new(options.pinned_pct),
         copied: CopiedShare::new(options.copied_pct),
-        kept: KeptShare::default(),
+        stay_share: StayShare::default(),
         record_share,
         lost,
         doubtful: AtomicBool::new(false),

@@ -197,7 +197,7 @@ impl CopiedShare {
 
 /// The share of tracked keys that the first level is to have, where that is on a faster device than the next one: nearly as many as there
 /// is room for.
-pub struct KeptShare {
+pub struct StayShare {
     share: AtomicU32,
     /// Whether hardly anything is written, so that what is popular below does not come up by merges.
     only_reads: AtomicBool,
@@ -209,20 +209,20 @@ pub struct KeptShare {
 const HUNDREDTHS: f64 = 10_000.0;
 /// Of the keys for which the first level has room, the share that stays in it for being popular, where there are hardly any writes, and where
 /// there are some. The rest is for what comes: the less it is, the fewer keys leave with each merge into the next level.
-const KEPT_OF_READS: f64 = 0.8;
-const KEPT_OF_WRITES: f64 = 0.4;
+const STAYS_OF_READS: f64 = 0.8;
+const STAYS_OF_WRITES: f64 = 0.4;
 /// The share of writes from which on merges into the next level bring up what is popular there, at no cost.
 const SOME_WRITES: f64 = 0.02;
 
-impl Default for KeptShare {
+impl Default for StayShare {
     /// Before anything is known, as if only what is read often were read.
     fn default() -> Self {
-        let share = AtomicU32::new((KEPT_OF_WRITES * HUNDREDTHS) as u32);
-        KeptShare { share, only_reads: AtomicBool::new(true), before: Mutex::default() }
+        let share = AtomicU32::new((STAYS_OF_WRITES * HUNDREDTHS) as u32);
+        StayShare { share, only_reads: AtomicBool::new(true), before: Mutex::default() }
     }
 }
 
-impl KeptShare {
+impl StayShare {
     /// Whether hardly anything was written lately.
     pub fn only_reads(&self) -> bool {
         self.only_reads.load(Ordering::Relaxed)
@@ -244,8 +244,8 @@ impl KeptShare {
         *before = (reads, writes);
         let only_reads = (writes_since as f64) < SOME_WRITES * operations as f64;
         self.only_reads.store(only_reads, Ordering::Relaxed);
-        let kept = if only_reads { KEPT_OF_READS } else { KEPT_OF_WRITES };
-        let share = room as f64 * kept / tracked.max(1) as f64;
+        let stays = if only_reads { STAYS_OF_READS } else { STAYS_OF_WRITES };
+        let share = room as f64 * stays / tracked.max(1) as f64;
         self.share.store((share.min(1.0) * HUNDREDTHS) as u32, Ordering::Relaxed);
     }
 }

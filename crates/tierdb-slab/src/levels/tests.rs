@@ -218,7 +218,7 @@ fn what_comes_up_is_of_one_tables_keys() -> Outcome {
     (15..60).for_each(|number| store.put(number, 2));
     store.to_flash();
     (0..60).for_each(|number| _ = store.core().tracker.touch(hash_of(&key(number)), Tier::Flash));
-    store.core().kept.look(1, 0, 100, 60);
+    store.core().stay_share.look(1, 0, 100, 60);
     let levels = store.levels();
     let meets = |one: &LiveTable<SimDir>, other: &LiveTable<SimDir>| {
         one.smallest() <= other.largest() && other.smallest() <= one.largest()
@@ -239,7 +239,7 @@ fn what_comes_up_is_of_one_tables_keys() -> Outcome {
     let migration = part.migration.lock();
     store.core().migrate(&part, &plan, Victims::None, false).expect("room");
     drop(migration);
-    assert!(store.core().counters.kept_bytes.get() > 0);
+    assert!(store.core().counters.stayed_bytes.get() > 0);
     (0..60).try_for_each(|number| store.has(number, if number < 15 { 1 } else { 2 }))?;
     drop(store);
     let engine = SlabStore::open(media(), options()).map_err(|error| error.to_string())?;

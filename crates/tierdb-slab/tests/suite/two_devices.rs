@@ -123,7 +123,7 @@ fn what_is_read_often_comes_to_the_fast_device() {
     }
     let hot_now = reads(&*engine);
     assert!(hot_now * 2 < cold, "{hot_now} of {HOT} from flash, {cold} before");
-    assert!(counter(&*engine, "bytes_kept_in_the_first_level") > 0);
+    assert!(counter(&*engine, "bytes_that_stayed_in_the_first_level") > 0);
     check_all(&*engine, 1);
 }
 

@@ -39,8 +39,9 @@ pub struct Appender<D: Dir, T> {
     pending: Vec<(u64, Stored<T>)>,
     cause: Cause,
     reserved: bool,
-    /// The coarsest granule of the next chunk, and the finest that a record of the open one has needed.
+    /// The coarsest granule of the next chunk, and of one that is collected into it of all its records.
     coarsest: u64,
+    /// The finest granule that a record of the open chunk has needed.
     needed: u64,
 }
 
