@@ -1,13 +1,13 @@
 //! Writing tables.
 
-use crate::flash::{Flash, FlashDir, Limit, TableFile, TableRecord};
+use crate::flash::{Flash, FlashDir, Limit, Limits, TableFile, TableRecord};
 use crate::levels::Level;
 use crate::live::{LiveTable, Manifest};
 use crate::tune;
 use std::sync::Arc;
 use tierdb_base::{Result, Seqno};
 use tierdb_device::{Cause, Dir};
-use tierdb_table::{EntryRef, Parts, Table, Writer, WriterOptions};
+use tierdb_table::{EMPTY_LEN, EntryRef, Parts, Table, Writer, WriterOptions};
 
 /// A table that was written, and is not live yet.
 pub struct NewTable<D: Dir> {
@@ -51,7 +51,7 @@ pub struct TableBuilder<'b, D: Dir> {
     borders: Vec<Box<[u8]>>,
     /// Bytes of a table.
     full: u64,
-    limit: Limit,
+    limits: Limits,
     cause: Cause,
     number: &'b dyn Fn() -> u64,
     open: Option<OpenTable<'b, D>>,
@@ -76,14 +76,12 @@ impl Written {
 struct OpenTable<'b, D: Dir> {
     writer: Writer<D>,
     dir: &'b FlashDir<D>,
-    /// Bytes of its file before it had an entry.
-    empty: u64,
     /// Bytes taken of the directory for it.
     taken: u64,
 }
 
 impl<'b, D: Dir> TableBuilder<'b, D> {
-    /// Nothing written yet, for `level`, in some of `dirs`, of about `bytes` bytes, which make tables of one size if that is known.
+    /// Nothing written yet, for `level`, in some of `dirs`, of about `bytes` bytes in entries, which make tables of one size if that is known.
     /// `number` gives a number that no table ever had. Tables end, where that makes them not much smaller, at one of `borders`, the keys
     /// with which those of the next level begin: so that fewer of these are merged with each, and there are keys that no table lies across.
     pub fn new(
@@ -91,15 +89,15 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
         dirs: &'b [FlashDir<D>],
         (level, mut borders): (Level, Vec<Box<[u8]>>),
         bytes: u64,
-        (limit, cause): (Limit, Cause),
+        (limits, cause): (Limits, Cause),
         number: &'b dyn Fn() -> u64,
     ) -> Self {
         borders.sort_unstable_by(|one, other| other.cmp(one));
-        let tables = bytes.div_ceil(flash.table_bytes).max(1);
+        let tables = bytes.div_ceil(flash.table_bytes.saturating_sub(EMPTY_LEN).max(1)).max(1);
         // Not a full one and what is left over.
-        let full = if tables > 1 { bytes.div_ceil(tables) } else { flash.table_bytes };
+        let full = if tables > 1 { EMPTY_LEN + bytes.div_ceil(tables) } else { flash.table_bytes };
         let (open, done, written) = Default::default();
-        TableBuilder { flash, dirs, level, borders, full, limit, cause, number, open, done, written }
+        TableBuilder { flash, dirs, level, borders, full, limits, cause, number, open, done, written }
     }
 
     /// Adds an entry; they come in the order of a table.
@@ -114,20 +112,22 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
         }
         if self.open.as_ref().is_some_and(|open| {
             let (len, full) = (open.writer.file_len(), self.full);
-            let quarter = full.saturating_sub(open.empty) / 4;
+            let quarter = full.saturating_sub(EMPTY_LEN) / 4;
+            let is_too_long = open.dir.is_fast() && entry_len > self.flash.table_bytes;
             open.writer.last_key() != entry.key
-                && (len + entry_len / 2 >= full || at_border && len + quarter >= full)
+                && (len + entry_len / 2 >= full || at_border && len + quarter >= full || is_too_long)
         }) {
             self.end_table()?;
         }
+        // What it may take in the file, with the keys that separate its blocks.
+        let most = entry_len + 3 * entry.key.len() as u64 + (16 << 10);
         if self.open.is_none() {
-            self.begin_table(entry_len)?;
+            self.begin_table(entry_len, most)?;
         }
         let Some(open) = &mut self.open else { return Ok(()) };
-        // What it may take in the file, with the keys that separate its blocks.
-        let wanted = open.writer.file_len() + entry_len + 3 * entry.key.len() as u64 + (16 << 10);
+        let wanted = open.writer.file_len() + most;
         if wanted > open.taken {
-            if !open.dir.take(wanted - open.taken, open.dir.limit(self.limit, self.flash.table_bytes)) {
+            if !open.dir.take(wanted - open.taken, open.dir.limit_of(self.limits, self.flash.table_bytes)) {
                 open.dir.note_short();
                 return Err(self.flash.full());
             }
@@ -136,26 +136,30 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
         self.flash.written(open.writer.add(entry), open.dir)
     }
 
-    /// Begins a table whose first entry has so many bytes.
-    fn begin_table(&mut self, entry_len: u64) -> Result<()> {
+    /// Begins a table whose first entry has so many bytes, and takes `most` at the most.
+    fn begin_table(&mut self, entry_len: u64, most: u64) -> Result<()> {
         // Its last entry may be as long as that, and begin just before the table is full.
         let least = 2 * self.flash.table_bytes + entry_len;
-        let room = |dir: &FlashDir<D>| dir.room(self.limit, self.flash.table_bytes);
-        // All of it is taken at once of a fast device, which is nearly full most of the time, where others look for room, too.
-        let fast = self.dirs.iter().filter(|dir| dir.is_fast() && room(dir) >= least);
-        let fast = fast.max_by_key(|dir| room(dir));
-        let fast = fast.filter(|dir| dir.take(least, dir.limit(self.limit, self.flash.table_bytes)));
+        // Of the reserve of a fast device, which is small, not more than is needed.
+        let least_fast = if self.limits.fast == Limit::Growth { least } else { most };
+        let limit = |dir: &FlashDir<D>| dir.limit_of(self.limits, self.flash.table_bytes);
+        let room = |dir: &FlashDir<D>| limit(dir).saturating_sub(dir.used());
+        // All of it is taken at once of a fast device, which is nearly full most of the time, where others look for room, too. And it has
+        // no reserve for tables of any length.
+        let fast = self.dirs.iter().filter(|dir| dir.is_fast() && room(dir) >= least_fast);
+        let fast = fast.filter(|_| entry_len <= self.flash.table_bytes).max_by_key(|dir| room(dir));
+        let fast = fast.filter(|dir| dir.take(least_fast, limit(dir)));
         let flash = self.dirs.iter().filter(|dir| !dir.is_fast());
         let best = |dir: &&FlashDir<D>| {
             (room(dir) >= least && !dir.budget.is_spent(), room(dir), u32::MAX - dir.number)
         };
         let dir = fast.or_else(|| flash.max_by_key(best)).ok_or_else(|| self.flash.full())?;
-        let taken = if dir.is_fast() { least } else { 0 };
+        let taken = if dir.is_fast() { least_fast } else { 0 };
         let options =
             WriterOptions { allocate: self.flash.table_bytes.min(1 << 20), ..WriterOptions::default() };
         let created = dir.tables.create((self.number)(), self.cause, &options);
         let writer = self.flash.created(created, dir).inspect_err(|_| dir.give(taken))?;
-        self.open = Some(OpenTable { empty: writer.file_len(), writer, dir, taken });
+        self.open = Some(OpenTable { writer, dir, taken });
         Ok(())
     }
 
@@ -235,7 +239,7 @@ mod tests {
 
     /// Of tables of the first level that add to flash.
     fn builder(flash: &Arc<Flash<SimDir>>) -> TableBuilder<'_, SimDir> {
-        let how = (Limit::Growth, Cause::Migration);
+        let how = (Limits::both(Limit::Growth), Cause::Migration);
         TableBuilder::new(flash, flash.dirs(), (FIRST, Vec::new()), 0, how, &|| 1)
     }
 
@@ -255,6 +259,33 @@ mod tests {
         drop(builder);
         let spent: u64 = flash.dirs().iter().map(|dir| dir.budget.written()).sum();
         assert!(spent >= (1 << 20) + 9000, "{spent}");
+    }
+
+    /// A fast device has no reserve for tables of any length.
+    #[test]
+    fn a_long_entry_is_not_written_to_a_fast_device() {
+        let world = World::new();
+        let [flash, fast] = ["flash", "fast"].map(|name| TierDir {
+            dir: world.add_dir(name),
+            capacity: 4 << 20,
+            meter: Meter::new(),
+            emulation: None,
+        });
+        let options = Options { levels: None, table_bytes: 96 << 10, ..rig::options(132 << 10) };
+        let flash = Arc::new(Flash::new(vec![flash], vec![fast], 7, &options, FailureLatch::new()));
+        let how = (Limits::both(Limit::Growth), Cause::Migration);
+        let mut next = 0..;
+        let next = std::cell::RefCell::new(&mut next);
+        let number = || next.borrow_mut().next().unwrap_or(0);
+        let mut builder =
+            TableBuilder::new(&flash, flash.dirs_for(FIRST), (FIRST, Vec::new()), 0, how, &number);
+        let long = vec![7; options.table_bytes as usize];
+        for (key, value) in [(b"a", &long[..100]), (b"b", &long[..]), (b"c", &long[..100])] {
+            builder.add(&EntryRef { key, seqno: 1, value: Some(value) }).expect("there is room");
+        }
+        let (tables, _) = builder.finish().expect("it is written");
+        let is_fast: Vec<bool> = tables.iter().map(|table| table.record.file.is_fast()).collect();
+        assert_eq!(is_fast, [true, false, true]);
     }
 
     /// A directory that may be written to has room for a table, but not for one with this entry.

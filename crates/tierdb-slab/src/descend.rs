@@ -9,15 +9,16 @@ use crate::core::Core;
 use crate::flash::Limit;
 use crate::levels::{FIRST, Level, Levels};
 use crate::live::LiveTable;
+use crate::merge::{AHEAD, ALL};
 use crate::migrate::Migrated;
-use crate::partition::{Partition, State};
+use crate::partition::Partition;
 use crate::plan::{Plan, Victims};
-use std::ops::Bound;
 use std::sync::Arc;
 use tierdb_base::{ErrorKind, Result, Seqno};
-use tierdb_device::Dir;
+use tierdb_device::{Cause, Dir};
 use tierdb_engine::KeyRange;
 use tierdb_pmem::{Pool, Stage};
+use tierdb_table::{Direction, Source};
 
 /// What stays of a table at the most, where the level above is on a faster device.
 pub const MOST_STAYS: f64 = 0.75;
@@ -29,8 +30,10 @@ const FRUITLESS: u32 = 8;
 pub enum Down {
     /// Those that are larger than they may be.
     TooLarge,
-    /// Any: flash is full, and older versions take room there.
+    /// Any: flash is full, and older versions take room there. Tables of a fast device are swept, those without tombstones.
     Any,
+    /// The first, if it is on a fast device and has tombstones, which are swept.
+    Removed,
 }
 
 impl<P: Pool, D: Dir> Core<P, D> {
@@ -51,16 +54,26 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 let bytes: u64 = parts.iter().map(|part| bytes_of(part, level)).sum();
                 (bytes as f64 / self.level_size(level).max(1) as f64, level)
             })
-            .filter(|(fill, _)| *fill > if which == Down::Any { 0.0 } else { 1.0 })
+            .filter(|(fill, level)| match which {
+                Down::TooLarge => *fill > 1.0,
+                Down::Any => *fill > 0.0,
+                Down::Removed => *level == FIRST,
+            })
             .collect();
         levels.sort_by(|one, other| other.0.total_cmp(&one.0));
+        if which == Down::Any && self.goes_up(FIRST + 1) {
+            // What may gain nothing comes last.
+            levels.sort_by_key(|(_, level)| *level == FIRST);
+        }
+        let mut full = None;
         for (_, level) in levels {
             let mut fullest: Vec<(u64, &Arc<Partition<D>>)> =
                 parts.iter().map(|part| (bytes_of(part, level), part)).collect();
             fullest.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
             for (_, part) in fullest {
                 let _migration = part.migration.lock();
-                let Some(plan) = self.plan_down(&part.read(), level, which) else { continue };
+                let tables = part.read().tables.clone();
+                let Some(plan) = self.plan_down(&tables, level, which) else { continue };
                 let done = match &*plan.tables {
                     // One on a faster device is written to a slower one.
                     [one] if !one.is_fast() && self.move_down(part, one.level() + 1, &plan) => {
@@ -68,8 +81,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
                         Migrated { tables: 1, ..Migrated::default() }
                     }
                     _ => {
-                        let done = self.migrate_or_mark(part, &plan, Victims::None, false)?;
+                        let mut done = match self.migrate_or_mark(part, &plan, Victims::None, false) {
+                            // Another one may take less.
+                            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                                full = full.or(Some(error));
+                                continue;
+                            }
+                            done => done?,
+                        };
                         self.counters.merged_down.add(u64::from(done.tables > 0));
+                        let now = part.read().tables.clone();
+                        done.brought_down =
+                            plan.sweep && tombstones(&now, level) < tombstones(&tables, level);
                         done
                     }
                 };
@@ -78,7 +101,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
             }
         }
-        Ok(None)
+        full.map_or(Ok(None), Err)
     }
 
     /// Moves tables down until no level is larger than it may be.
@@ -125,23 +148,27 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(())
     }
 
-    /// Flash is full: rewrites tables that hold what was replaced, or moves some down, until some room was gained. `false` if none was.
+    /// Flash is full: rewrites tables that hold what was replaced, sweeps those of fast devices that hold what was removed, or moves some
+    /// down, until some room was gained. `false` if none was.
     ///
     /// # Errors
     /// As [`Core::migrate`].
     pub fn squeeze(&self) -> Result<bool> {
         let mut fruitless = 0;
         while fruitless < FRUITLESS {
-            let rewritten = match self.rewrite_replaced(self.oldest_snapshot()) {
-                // To move one down may take less.
-                Err(error) if error.kind() == ErrorKind::NoSpace => None,
-                done => done?,
+            let where_there_is_room = |done: Result<Option<Migrated>>| match done {
+                // The next one may take less.
+                Err(error) if error.kind() == ErrorKind::NoSpace => Ok(None),
+                done => done,
             };
-            let done = rewritten.map_or_else(|| self.descend(Down::Any), |done| Ok(Some(done)));
-            match done? {
+            let mut done = where_there_is_room(self.rewrite_replaced(self.oldest_snapshot()))?;
+            if done.is_none() {
+                done = where_there_is_room(self.descend(Down::Removed))?;
+            }
+            match done.map_or_else(|| self.descend(Down::Any), |done| Ok(Some(done)))? {
                 Some(done) if done.gained > 0 => return Ok(true),
-                // A table that moved as it is cost nothing.
-                Some(done) => fruitless += u32::from(done.entries > 0),
+                // A table that moved as it is cost nothing, and what was removed gains room where it comes to in the end.
+                Some(done) => fruitless += u32::from(done.entries > 0 && !done.brought_down),
                 None => break,
             }
         }
@@ -149,44 +176,66 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// The table of `level` for which the least of the next one is rewritten, in bytes for each that leaves it, with what it is merged
-    /// with. Where the reserve of flash does not hold all that, its first keys only.
-    fn plan_down(&self, state: &State<D>, level: Level, which: Down) -> Option<Plan<D>> {
-        let below = state.tables.level(level + 1);
-        let mut best: Option<(f64, Plan<D>)> = None;
-        // Where flash is full, nothing comes on top but what was removed.
-        let is_wanted = |table: &Arc<LiveTable<D>>| {
-            !table.is_damaged()
-                && (which == Down::TooLarge || !table.is_fast() || table.footer().tombstones > 0)
-        };
-        for table in state.tables.level(level).tables().iter().filter(|table| is_wanted(table)) {
-            let range = KeyRange {
-                start: Bound::Included(table.smallest().to_vec()),
-                end: Bound::Included(table.largest().to_vec()),
+    /// with. Those that remove something come first where flash has no room for what a fast device has.
+    fn plan_down(&self, levels: &Levels<D>, level: Level, which: Down) -> Option<Plan<D>> {
+        let oldest = self.oldest_snapshot();
+        let mut best: Option<((bool, f64), Plan<D>)> = None;
+        for table in levels.level(level).tables() {
+            let plan = match which {
+                Down::Removed => self.plan_sweep(levels, table, oldest, true),
+                Down::Any if table.is_fast() => self.plan_sweep(levels, table, oldest, false),
+                Down::Any | Down::TooLarge => self
+                    .plan_merge(levels, table)
+                    .or_else(|| self.plan_sweep(levels, table, oldest, true))
+                    .or_else(|| self.plan_sweep(levels, table, oldest, false)),
             };
-            let overlap: u64 = below.overlapping(&range).map(|(_, table)| table.file_len()).sum();
+            let Some(plan) = plan.filter(|plan| plan.tables.iter().all(|table| !table.is_damaged())) else {
+                continue;
+            };
+            let overlap: u64 = plan.tables[1..].iter().map(|table| table.file_len()).sum();
             // What stayed once stays again, for the most part.
             let leaving = table.file_len() as f64 * (1.0 - MOST_STAYS * table.stayed_share);
-            let cost = overlap as f64 / leaving;
-            if best.as_ref().is_some_and(|(least, _)| *least <= cost)
-                || below.overlapping(&range).any(|(_, table)| table.is_damaged())
-            {
-                continue;
+            let removes_nothing = plan.sweep && table.footer().tombstones == 0;
+            let cost = (removes_nothing, overlap as f64 / leaving);
+            if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+                best = Some((cost, plan));
             }
-            let overlapping = below.overlapping(&range).map(|(_, table)| table.clone());
-            let tables = std::iter::once(table.clone()).chain(overlapping).collect();
-            best = Some((cost, Plan { range, into: level + 1, tables }));
         }
-        let (_, plan) = best?;
-        let bytes = plan.tables.iter().map(|table| table.file_len()).sum();
-        let limit = if plan.ends_with_less() { Limit::Shrink } else { Limit::Growth };
-        if plan.tables.len() <= 2 || self.flash.has_room(level + 1, bytes, limit) {
-            return Some(plan);
+        best.map(|(_, plan)| plan)
+    }
+
+    /// To merge `upper` into the next level. Where the reserve of flash does not hold all that, its first keys only. `None` if it is on a fast
+    /// device and flash has no room for it.
+    fn plan_merge(&self, levels: &Levels<D>, upper: &Arc<LiveTable<D>>) -> Option<Plan<D>> {
+        let whole = Plan::down(levels, upper, upper.level() + 1, false);
+        if self.has_room_for(&whole, Limit::Shrink, 0) || !upper.is_fast() && whole.tables.len() <= 2 {
+            return Some(whole);
         }
-        let first = &plan.tables[0];
-        let number = below.number_of(first.smallest());
-        let tables = vec![first.clone(), below.tables()[number].clone()];
-        let whole = tables.iter().all(|table| !table.is_damaged());
-        whole.then(|| Plan { range: below.range_of(number), tables, ..plan })
+        let first = whole.part(levels, upper.smallest());
+        (!upper.is_fast() || self.has_room_for(&first, Limit::Shrink, 0)).then_some(first)
+    }
+
+    /// To sweep `upper`, if it is on a fast device, and what was gained by it is not yet: with `removes`, only if it has tombstones, otherwise
+    /// only if it has none. Where the reserve of flash does not hold all that, keys about its first tombstone.
+    fn plan_sweep(
+        &self,
+        levels: &Levels<D>,
+        upper: &Arc<LiveTable<D>>,
+        oldest: Seqno,
+        removes: bool,
+    ) -> Option<Plan<D>> {
+        if !upper.is_fast() || upper.is_swept(oldest) || removes != (upper.footer().tombstones > 0) {
+            return None;
+        }
+        // Where there is nothing to be removed, tombstones would only be another table.
+        let mut below = (upper.level() + 1..=self.levels).map(|into| Plan::down(levels, upper, into, true));
+        let whole = below.find(|plan| plan.tables.len() > 1);
+        let whole = whole.or_else(|| removes.then(|| Plan::down(levels, upper, upper.level() + 1, true)))?;
+        if self.has_room_for(&whole, Limit::Shrink, 0) {
+            return Some(whole);
+        }
+        let part = whole.part(levels, &first_removed(upper, oldest).filter(|_| removes)?);
+        self.has_room_for(&part, Limit::Shrink, 0).then_some(part)
     }
 
     /// Makes the one table of `plan` one of `level`, where nothing lies between its keys. `false` if it has to be rewritten, for tombstones that
@@ -239,7 +288,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     from = number;
                     let (low, high) = (set.range_of(number), set.range_of(number + 1));
                     let range = KeyRange { start: low.start, end: high.end };
-                    Plan { range, into: level, tables: tables[number..number + 2].to_vec() }
+                    Plan { range, ..Plan::of_tables(&state.tables, level, number..number + 2) }
                 };
                 let before = count();
                 self.migrate_or_mark(part, &plan, Victims::None, false)?;
@@ -252,58 +301,26 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rig::{self, Store};
-    use tierdb_engine::{Durability, Engine};
+/// Tombstones of the tables of `level`.
+fn tombstones<D: Dir>(levels: &Levels<D>, level: Level) -> u64 {
+    levels.level(level).tables().iter().map(|table| table.footer().tombstones).sum()
+}
 
-    const POOL: u64 = 132 << 10;
-
-    fn put_all(store: &Store, version: u8) {
-        for key in 0..40 {
-            store.engine.put(&[key], &[version; 600], Durability::Grouped).expect("room on the fast tier");
+/// The first key of which the newest version in `table` is a tombstone that every snapshot sees, if none is older than one at `oldest`.
+fn first_removed<D: Dir>(table: &LiveTable<D>, oldest: Seqno) -> Option<Vec<u8>> {
+    let whole = table.table(Cause::Migration).ok()?;
+    let mut entries = whole.iter(ALL, Direction::Forward, AHEAD, Cause::Migration);
+    let mut last_key = Vec::new();
+    loop {
+        entries.advance().ok()?;
+        let entry = entries.entry()?;
+        if entry.value.is_none() && entry.seqno <= oldest && entry.key != last_key {
+            return Some(entry.key.to_vec());
         }
-    }
-
-    /// A store with one level of tables that have eight versions of each key, of which seven nobody needs any more.
-    fn with_replaced() -> Store {
-        let store = Store::new(POOL, rig::options(POOL));
-        let mut snapshots = Vec::new();
-        for version in 1..=8 {
-            put_all(&store, version);
-            store.engine.flush().expect("room");
-            snapshots.push(store.engine.snapshot().expect("open"));
-        }
-        store
-    }
-
-    fn check(store: &Store, version: u8) {
-        for key in 0..40 {
-            let value = store.engine.get(&[key]).expect("whole").expect("there");
-            assert_eq!(&value[..], &[version; 600][..], "key {key}");
-        }
-        assert!(store.engine.verify().expect("open").is_clean());
-    }
-
-    #[test]
-    fn what_was_replaced_makes_room_when_flash_is_full() {
-        let store = with_replaced();
-        let dir = &store.core().flash.dirs()[0];
-        put_all(&store, 9);
-        // But for the reserve, something else has what is left.
-        dir.add(dir.limit(Limit::Growth, store.core().flash.table_bytes) - dir.used());
-        store.engine.flush().expect("most of what is there is not needed");
-        check(&store, 9);
-    }
-
-    #[test]
-    fn a_compaction_takes_out_what_was_replaced() {
-        let store = with_replaced();
-        let dir = &store.core().flash.dirs()[0];
-        let before = dir.used();
-        store.engine.compact().expect("room");
-        assert!(dir.used() < before / 2, "{} of {before} bytes", dir.used());
-        check(&store, 8);
+        last_key.clear();
+        last_key.extend_from_slice(entry.key);
     }
 }
+
+#[cfg(test)]
+mod tests;

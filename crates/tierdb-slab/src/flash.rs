@@ -30,9 +30,13 @@ const RESERVE: u64 = 160 << 20;
 /// Directories of the fast tier have numbers from here on. A table's record has three bytes for it.
 const FAST: u32 = 1 << 23;
 /// Tables for which the fast tier has room above what the first level may take: what one migration writes before the old ones go.
-const SPARE_TABLES: u64 = 6;
+const SPARE_TABLES: u64 = 3;
+/// Of a directory of the fast tier, this share is kept free for rewriting its own tables, or [`RESERVE`], or room for as many tables: so that
+/// what removes something gets through it where flash is full. Half of it is for what leaves it with less.
+const FAST_RESERVE_SHARE: u64 = 16;
+const FAST_RESERVE_TABLES: u64 = 6;
 /// Tables for which a directory of the fast tier has room at least, or none are written there: a level of a few would only be in the way.
-const LEAST_TABLES: u64 = 2 * SPARE_TABLES;
+const LEAST_TABLES: u64 = 2 * FAST_RESERVE_TABLES;
 
 /// A directory for tables: of flash, or of a fast block device.
 pub struct FlashDir<D: Dir> {
@@ -53,10 +57,27 @@ pub struct FlashDir<D: Dir> {
 /// What a migration may fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// It adds to flash: the reserve stays free.
+    /// It adds to it: the reserve stays free.
     Growth,
+    /// It brings tombstones, which free space sooner or later. Of a fast device, half of the reserve stays free for what brings these
+    /// to flash.
+    Tombstones,
     /// It frees space in the end: all of it.
     Shrink,
+}
+
+/// What a merge may fill of flash, and of a fast device.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub flash: Limit,
+    pub fast: Limit,
+}
+
+impl Limits {
+    /// Of both the same.
+    pub fn both(limit: Limit) -> Self {
+        Limits { flash: limit, fast: limit }
+    }
 }
 
 impl<D: Dir> FlashDir<D> {
@@ -85,13 +106,24 @@ impl<D: Dir> FlashDir<D> {
         is_fast(self.number)
     }
 
-    /// Bytes up to which it is filled. Of a fast device all: what has no room there goes to flash.
+    /// Bytes up to which it is filled.
     pub fn limit(&self, limit: Limit, table_bytes: u64) -> u64 {
-        match limit {
-            _ if self.is_fast() => self.capacity.min(self.full_at.load(Ordering::Relaxed)),
-            Limit::Growth => self.capacity - (self.capacity / 4).min(RESERVE.max(2 * table_bytes)),
-            Limit::Shrink => self.capacity,
+        if !self.is_fast() {
+            let reserve = (self.capacity / 4).min(RESERVE.max(2 * table_bytes));
+            return self.capacity - if limit == Limit::Growth { reserve } else { 0 };
         }
+        let all = self.capacity.min(self.full_at.load(Ordering::Relaxed));
+        let reserve = (all / FAST_RESERVE_SHARE).min(RESERVE).max(FAST_RESERVE_TABLES * table_bytes);
+        all.saturating_sub(match limit {
+            Limit::Growth => reserve,
+            Limit::Tombstones => reserve / 2,
+            Limit::Shrink => 0,
+        })
+    }
+
+    /// The one of `limits` that is for it.
+    pub fn limit_of(&self, limits: Limits, table_bytes: u64) -> u64 {
+        self.limit(if self.is_fast() { limits.fast } else { limits.flash }, table_bytes)
     }
 
     /// Bytes that are left up to that.
@@ -415,6 +447,11 @@ impl<D: Dir> Flash<D> {
         self.dirs().iter().fold(0, |sum, dir| dir.capacity.saturating_add(sum))
     }
 
+    /// Bytes of all tables.
+    pub fn used(&self) -> u64 {
+        self.all.iter().map(FlashDir::used).sum()
+    }
+
     /// Whether no table of `level` can be written but to a directory whose budget is spent. One counts as full that may not take the next
     /// table, with an entry as long as a table.
     pub fn is_spent(&self, level: Level) -> bool {
@@ -425,8 +462,8 @@ impl<D: Dir> Flash<D> {
     }
 
     /// Whether tables of `level` of `bytes` together can be written now.
-    pub fn has_room(&self, level: Level, bytes: u64, limit: Limit) -> bool {
-        self.dirs_for(level).iter().any(|dir| dir.used() + bytes <= dir.limit(limit, self.table_bytes))
+    pub fn has_room(&self, level: Level, bytes: u64, limits: Limits) -> bool {
+        self.dirs_for(level).iter().any(|dir| dir.used() + bytes <= dir.limit_of(limits, self.table_bytes))
     }
 }
 

@@ -50,6 +50,9 @@ pub struct LiveTable<D: Dir> {
     bucket: Option<Box<Bucket>>,
     /// Of its keys, the share that stayed in its level for being popular when a table was merged into the next one. Not stored.
     pub stayed_share: f64,
+    /// The oldest snapshot when all of it was merged with what is below, and it stayed: what was replaced or removed below by then is gone. Not
+    /// stored.
+    pub swept: Option<Seqno>,
     /// Reads of popular keys that it answered since it was written.
     pub hot_reads: AtomicU64,
     /// Gone with the table: what is kept of its values is of no use then.
@@ -92,6 +95,7 @@ impl<D: Dir> LiveTable<D> {
             dirty_keys,
             bucket,
             stayed_share: 0.0,
+            swept: None,
             hot_reads,
             life: Arc::new(()),
         }
@@ -228,6 +232,11 @@ impl<D: Dir> LiveTable<D> {
     /// Whether it may hold versions that nobody needs if no older snapshot is open than one at `oldest`.
     pub fn may_hold_replaced(&self, oldest: Seqno) -> bool {
         self.cleaned < oldest && self.footer.entries > self.footer.keys
+    }
+
+    /// Whether to sweep it would gain nothing if no older snapshot is open than one at `oldest`.
+    pub fn is_swept(&self, oldest: Seqno) -> bool {
+        self.swept.is_some_and(|swept| swept >= oldest || self.footer.tombstones == 0)
     }
 
     /// Whether it could not be read whole, for good or for now.

@@ -22,8 +22,11 @@ use tierdb_pmem::Pool;
 use tierdb_table::{Direction, EntryRef, Merge, ReadAhead, Retain, Retention, Source};
 
 /// How a merge reads a table.
-const ALL: Bounds<'_> = (Bound::Unbounded, Bound::Unbounded);
-const AHEAD: ReadAhead = ReadAhead { first: 256 << 10, most: 256 << 10 };
+pub const ALL: Bounds<'_> = (Bound::Unbounded, Bound::Unbounded);
+pub const AHEAD: ReadAhead = ReadAhead { first: 256 << 10, most: 256 << 10 };
+
+/// What an entry takes in a table beside key and value, in bytes, about.
+const ENTRY_BYTES: u64 = 16;
 
 /// A migration's plan, and what there was when it began.
 pub struct Begun<'m, D: Dir> {
@@ -53,8 +56,12 @@ impl<D: Dir> Begun<'_, D> {
 
     /// Whether a version that a table of the plan has may be replaced in a level above all of these.
     fn may_be_replaced_above(&self, key: &[u8]) -> bool {
-        let highest = self.plan.tables.iter().map(|table| table.level()).min().unwrap_or(self.plan.into);
-        self.levels.may_hold_above(highest, key, Cause::Migration) && mutant::keep("level")
+        self.levels.may_hold_above(self.highest(), key, Cause::Migration) && mutant::keep("level")
+    }
+
+    /// The highest level of the plan's tables.
+    fn highest(&self) -> Level {
+        self.plan.tables.iter().map(|table| table.level()).min().unwrap_or(self.plan.into)
     }
 
     /// Where tables of the level below `level` begin that the plan's tables may overlap.
@@ -65,18 +72,35 @@ impl<D: Dir> Begun<'_, D> {
     }
 }
 
-/// What of a merge into the second level comes to the first one, which is on a faster device, or stays there: what is popular of the keys of
-/// the upper table, also what has a newer version on the fast tier, which will come to its place, as long as that leaves it by a quarter smaller, in keys and in bytes.
+/// What of a merge into the second level comes to the first one, which is on a faster device, or stays there.
 struct Staying<'m, D: Dir> {
     upper: &'m LiveTable<D>,
-    threshold: Threshold,
+    which: Which,
     keys: u64,
     bytes: u64,
 }
 
+/// Of which keys.
+enum Which {
+    /// What is popular of the keys of the upper table, also what has a newer version on the fast tier, which will come to its place, as
+    /// long as that leaves it by a quarter smaller, in keys and in bytes.
+    Popular(Threshold),
+    /// All that the upper table has, but for tombstones up to this write, which every snapshot sees.
+    Swept(Seqno),
+}
+
 impl<D: Dir> Staying<'_, D> {
-    /// Whether `entry`, the newest of the key with this hash, does so.
-    fn takes(&mut self, entry: &EntryRef<'_>, hash: u64, popularity: Popularity) -> bool {
+    /// Whether `entry`, the newest of its key, does so, which is from the upper table if `is_uppers`.
+    fn takes(
+        &mut self,
+        entry: &EntryRef<'_>,
+        is_uppers: bool,
+        popularity: impl FnOnce(u64) -> Popularity,
+    ) -> bool {
+        let threshold = match &self.which {
+            Which::Popular(threshold) => threshold,
+            Which::Swept(oldest) => return is_uppers && (entry.value.is_some() || entry.seqno > *oldest),
+        };
         let Some(value) = entry.value else { return false };
         let len = (entry.key.len() + value.len()) as u64;
         // Between other keys there may be other tables of the first level.
@@ -84,7 +108,8 @@ impl<D: Dir> Staying<'_, D> {
         let most = |of: u64| (of as f64 * MOST_STAYS) as u64;
         let fits =
             self.bytes + len <= most(self.upper.file_len()) && self.keys < most(self.upper.footer().keys);
-        if !is_its || !fits || !self.threshold.pins_same(popularity, hash) {
+        let hash = hash_of(entry.key);
+        if !is_its || !fits || !threshold.pins_same(popularity(hash), hash) {
             return false;
         }
         (self.keys, self.bytes) = (self.keys + 1, self.bytes + len);
@@ -164,7 +189,7 @@ pub struct Merged<D: Dir> {
     pub promotions: Vec<Promotion>,
     /// Of the keys of those tables that are of the plan's level, the share that stayed there before, for being popular.
     pub stayed_share: f64,
-    /// Bytes of what stays now, in a table above; `None` where nothing is to.
+    /// Bytes of what stays now for being popular, in a table above; `None` where nothing is to.
     pub stayed: Option<u64>,
     /// What ranges removed up to this write was left out.
     pub cleaned: Seqno,
@@ -200,24 +225,30 @@ impl<P: Pool, D: Dir> Core<P, D> {
         // cannot be read may be one.
         let forgets = |key: &[u8]| self.lost.hides(key, None).is_none() && begun.may_forget(key);
         let mut kept = Retain::new(merged, Retention::new(snapshots), forgets);
-        let old_bytes: u64 = plan.tables.iter().map(|table| table.file_len()).sum();
-        let adds_nothing = victims.iter().all(|victim| victim.entry.is_tombstone());
-        let limit = if adds_nothing && plan.ends_with_less() { Limit::Shrink } else { Limit::Growth };
         let victim_bytes: u64 = victims.iter().map(|victim| self.bytes_of(victim.entry)).sum();
-        let most = if limit == Limit::Shrink { old_bytes } else { old_bytes + victim_bytes };
-        if !self.flash.has_room(plan.into, most, limit) {
+        let (adds, added) = match &victims[..] {
+            [] => (Limit::Shrink, 0),
+            victims if victims.iter().all(|victim| victim.entry.is_tombstone()) => (Limit::Tombstones, 0),
+            _ => (Limit::Growth, victim_bytes),
+        };
+        if !self.has_room_for(plan, adds, added) {
             return Err(self.flash.full());
         }
         let number = || self.clock.begin().seqno();
         // Where all tables are merged again and again, small ones would be left of many.
-        let in_equal_tables = if self.goes_up(FIRST + 1) { old_bytes + victim_bytes } else { 0 };
+        let old_bytes =
+            |table: &Arc<LiveTable<D>>| table.footer().data_bytes + ENTRY_BYTES * table.footer().entries;
         let builder = |level: Level| {
+            let own =
+                |table: &&Arc<LiveTable<D>>| table.level() == level || level == plan.into && !plan.sweep;
+            let old_bytes: u64 = plan.tables.iter().filter(own).map(old_bytes).sum();
+            let in_equal_tables = if self.goes_up(FIRST + 1) { old_bytes + victim_bytes } else { 0 };
             let of_level = (level, begun.borders_below(level));
             let dirs = if on_device { self.flash.dirs_for(level) } else { self.flash.dirs() };
-            let how = (limit, Cause::Migration);
+            let how = (plan.limits(level, adds), Cause::Migration);
             TableBuilder::new(&self.flash, dirs, of_level, in_equal_tables, how, &number)
         };
-        let (mut new, mut above) = (builder(plan.into), builder(plan.into.max(FIRST + 1) - 1));
+        let (mut new, mut above) = (builder(plan.into), builder(begun.highest()));
         let (mut promotions, mut last_key, mut entries) = (Vec::new(), Vec::new(), 0);
         let mut moved = Moved::new();
         // What is read of tables, whatever becomes of it, in equal parts for all entries that there are.
@@ -227,7 +258,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let read_each = from_flash as f64 / (old_entries + victims.len() as u64).max(1) as f64;
         let is_flash_written = !self.goes_up(FIRST + 1) || plan.into > FIRST;
         let threshold = self.threshold(self.pinned_pct());
-        let (mut staying, mut stays) = (self.staying(begun), false);
+        let (mut staying, mut stays) = (self.staying(begun, oldest), false);
         let leaving = victims.iter().filter(|victim| !victim.stays);
         let leaving_bytes = || leaving.map(|victim| self.bytes_of(victim.entry)).sum();
         let mut promotion_room = if promote { self.promotion_room(leaving_bytes()) } else { 0 };
@@ -236,16 +267,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let Some(entry) = kept.entry() else { break };
             self.reserve_seqnos();
             let source = kept.source().source.current();
+            let is_uppers = source == Some(1);
             // Of a key, the first is the newest; the others are for snapshots.
             let newest = last_key != entry.key;
             if newest {
                 last_key.clear();
                 last_key.extend_from_slice(entry.key);
-                stays = staying.as_mut().is_some_and(|staying| {
-                    let hash = hash_of(entry.key);
-                    staying.takes(&entry, hash, self.tracker.popularity(hash))
-                });
+                let popularity = |hash| self.tracker.popularity(hash);
+                let takes = |staying: &mut Staying<'_, D>| staying.takes(&entry, is_uppers, popularity);
+                stays = staying.as_mut().is_some_and(takes);
             }
+            // What is swept is for snapshots to find where it is.
+            let stays = stays && (is_uppers || !plan.sweep);
             if stays || begun.stays_above(source, entry.key) {
                 above.add(&entry)?
             } else {
@@ -278,19 +311,33 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let stayed_before: f64 =
             plan.tables.iter().filter(|table| table.level() == plan.into).map(stayed_before).sum();
         let stayed_share = (stayed_before / entries.max(1) as f64).min(1.0);
-        let (written, stayed) = (written.and(more), staying.map(|staying| staying.bytes));
+        let popular = staying.filter(|staying| matches!(staying.which, Which::Popular(_)));
+        let (written, stayed) = (written.and(more), popular.map(|staying| staying.bytes));
         Ok(Merged { tables, written, entries, promotions, stayed_share, stayed, cleaned: oldest })
     }
 
-    /// What stays of a merge into the second level, if that is on a slower device than the first, and all of the upper table is merged.
-    fn staying<'m>(&self, begun: &Begun<'m, D>) -> Option<Staying<'m, D>> {
+    /// Whether there is room for what the merge of `plan` writes, before anything goes: with `added` bytes of victims, which add what `adds`
+    /// says.
+    pub fn has_room_for(&self, plan: &Plan<D>, adds: Limit, added: u64) -> bool {
+        let has = |level, bytes| self.flash.has_room(level, bytes, plan.limits(level, adds));
+        // What stays of a table that is swept is as long as that.
+        let stays = |upper: &Arc<LiveTable<D>>| has(upper.level(), upper.file_len());
+        has(plan.into, plan.bytes_there() + added) && (!plan.sweep || plan.tables.first().is_none_or(stays))
+    }
+
+    /// What stays of a merge into the second level, if that is on a slower device than the first, and all of the upper table is merged; or
+    /// of a table that is swept, where the oldest snapshot is one at `oldest`.
+    fn staying<'m>(&self, begun: &Begun<'m, D>, oldest: Seqno) -> Option<Staying<'m, D>> {
         let plan = begun.plan;
-        let upper = plan.tables.iter().find(|table| table.level() == FIRST)?;
-        let whole = plan.range.contains(upper.smallest()) && plan.range.contains(upper.largest());
-        (whole && plan.into == FIRST + 1 && self.goes_up(plan.into)).then(|| {
-            let threshold = self.tracker.threshold(self.stay_share.pct());
-            Staying { upper, threshold, keys: 0, bytes: 0 }
-        })
+        let upper = plan.tables.first().filter(|table| table.level() == FIRST)?;
+        let which = if plan.sweep {
+            Which::Swept(oldest)
+        } else if plan.into == FIRST + 1 && self.goes_up(plan.into) && plan.is_all_of(upper) {
+            Which::Popular(self.tracker.threshold(self.stay_share.pct()))
+        } else {
+            return None;
+        };
+        Some(Staying { upper, which, keys: 0, bytes: 0 })
     }
 
     /// Bytes of records that a migration may copy to the fast tier, if `leaving_bytes` leave it: half of these, and what

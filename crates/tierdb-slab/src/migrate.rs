@@ -60,6 +60,8 @@ pub struct Migrated {
     pub entries: u64,
     /// Bytes by which the new tables are shorter than the old ones.
     pub gained: u64,
+    /// Whether tombstones came from a fast device to flash.
+    pub brought_down: bool,
 }
 
 impl Migrated {
@@ -78,6 +80,7 @@ impl Migrated {
             tables: self.tables + other.tables,
             entries: self.entries + other.entries,
             gained: self.gained + other.gained,
+            brought_down: self.brought_down || other.brought_down,
         }
     }
 }
@@ -217,10 +220,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
             .zip(records)
             .filter_map(|(table, (slots, places))| {
                 let manifest = Manifest { slots, home: heap.home_of(&places) };
-                let stays = table.record.level < plan.into && merged.stayed.is_some();
-                let stayed_share = if stays { 1.0 } else { merged.stayed_share };
+                let is_above = table.record.level < plan.into;
                 let mut live = table.into_live(manifest, merged.cleaned)?;
-                live.stayed_share = stayed_share;
+                live.stayed_share = match old.first().filter(|_| is_above) {
+                    Some(_) if merged.stayed.is_some() => 1.0,
+                    Some(upper) => upper.stayed_share,
+                    None => merged.stayed_share,
+                };
+                let is_whole = is_above && old.first().is_some_and(|upper| plan.is_all_of(upper));
+                live.swept = is_whole.then_some(merged.cleaned);
                 Some(Arc::new(live))
             })
             .collect();

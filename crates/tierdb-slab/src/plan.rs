@@ -1,11 +1,12 @@
 //! What a migration is to merge: which tables, and which keys of the fast tier.
 
 use crate::core::{Core, hash_of};
+use crate::flash::{Limit, Limits};
 use crate::key::Key;
 use crate::levels::{FIRST, Level, Levels};
 use crate::live::LiveTable;
 use crate::partition::{Entry, State, bounds};
-use std::ops::Range;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 use tierdb_device::Dir;
 use tierdb_engine::KeyRange;
@@ -50,13 +51,16 @@ pub struct Victim {
 
 /// What is merged: keys of a range, and the tables in it.
 pub struct Plan<D: Dir> {
-    /// The keys that come into `into`, from the fast tier or the level above. No table of that level but those below has any of them, nor
+    /// The keys that come into `into`, from the fast tier or a level above. No table of that level but those below has any of them, nor
     /// one between them and the keys of these.
     pub range: KeyRange,
     /// The level that the new tables belong to.
     pub into: Level,
-    /// Tables of that level, and of the one above; what of these is outside the range stays in their level.
+    /// Tables of that level, behind one of a level above, if one is merged into it; what that has outside the range stays in its level.
     pub tables: Vec<Arc<LiveTable<D>>>,
+    /// The first table, which is on a fast device, is *swept*, for flash must not grow: only tombstones come down that every snapshot sees,
+    /// and what it has newer versions of goes.
+    pub sweep: bool,
 }
 
 impl<D: Dir> Plan<D> {
@@ -70,7 +74,8 @@ impl<D: Dir> Plan<D> {
         let set = levels.level(level);
         let (first, last) = (set.range_of(numbers.start), set.range_of(numbers.end - 1));
         let tables = set.tables().get(numbers).unwrap_or_default().to_vec();
-        Plan { range: KeyRange { start: first.start, end: last.end }, into: level, tables }
+        let range = KeyRange { start: first.start, end: last.end };
+        Plan { range, into: level, tables, sweep: false }
     }
 
     /// Victims of the migration, in bytes, as a multiple of a table's.
@@ -78,11 +83,45 @@ impl<D: Dir> Plan<D> {
         MOST_TABLES * self.tables.len().max(1) as u64
     }
 
-    /// Whether its merge, without victims, is one of those that end with less on flash than before. A table of a fast device comes on top,
-    /// unless it says that something was removed.
-    pub fn ends_with_less(&self) -> bool {
-        let is_less = |table: &Arc<LiveTable<D>>| !table.is_fast() || table.footer().tombstones > 0;
-        self.into == FIRST || self.tables.iter().all(is_less)
+    /// `upper` and what `into` has between its keys; no level between has any. If it is to `sweep`, or to come down.
+    pub fn down(levels: &Levels<D>, upper: &Arc<LiveTable<D>>, into: Level, sweep: bool) -> Self {
+        let key = |key: &[u8]| Bound::Included(key.to_vec());
+        let range = KeyRange { start: key(upper.smallest()), end: key(upper.largest()) };
+        let overlapping = levels.level(into).overlapping(&range).map(|(_, table)| table.clone());
+        let tables = std::iter::once(upper.clone()).chain(overlapping).collect();
+        Plan { range, into, tables, sweep }
+    }
+
+    /// The part of it that has to do with the one table of its level where `key` is.
+    pub fn part(&self, levels: &Levels<D>, key: &[u8]) -> Self {
+        let below = levels.level(self.into);
+        let number = below.number_of(key);
+        let tables = self.tables[..1].iter().chain(below.tables().get(number)).cloned().collect();
+        Plan { range: below.range_of(number), tables, ..*self }
+    }
+
+    /// How far its merge fills the places of tables of `level`, its own or the one above, with victims that add as much as `adds` says. What
+    /// was on a fast device, and is not any more, comes on top of what flash has.
+    pub fn limits(&self, level: Level, adds: Limit) -> Limits {
+        let is_fast = self.tables.iter().any(|table| table.is_fast());
+        if level == FIRST && is_fast {
+            Limits { flash: Limit::Growth, fast: adds }
+        } else if is_fast && !self.sweep {
+            Limits::both(Limit::Growth)
+        } else {
+            Limits { flash: adds, fast: Limit::Growth }
+        }
+    }
+
+    /// Whether all keys of `table` are in its range.
+    pub fn is_all_of(&self, table: &LiveTable<D>) -> bool {
+        self.range.contains(table.smallest()) && self.range.contains(table.largest())
+    }
+
+    /// Bytes of its tables, of those alone that have a place in its level.
+    pub fn bytes_there(&self) -> u64 {
+        let there = |table: &&Arc<LiveTable<D>>| !self.sweep || table.level() == self.into;
+        self.tables.iter().filter(there).map(|table| table.file_len()).sum()
     }
 
     /// `table` alone, with its range, if it still is one of `levels`.

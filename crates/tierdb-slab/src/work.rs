@@ -36,10 +36,11 @@ const MOST_WRITES: f64 = 20.0;
 /// a store that nobody uses does not keep on reading what the device does not give.
 const CLEAN_AGAIN: Duration = Duration::from_secs(1);
 const MOST_DOUBLED: u32 = 6;
-/// Longest time for which a writer is held back when little is free; and that for which each is as long as another one needs more than
-/// so many rounds of migration have left free.
+/// Longest time for which a writer is held back when little is free; and that for which each is for each time that another one needs more
+/// than so many rounds of migration have left free, up to the longest.
 const PACE: Duration = Duration::from_micros(500);
 const CROWDED_PACE: Duration = Duration::from_millis(5);
+const MOST_CROWDED: u32 = 20;
 const MANY_ROUNDS: u32 = 8;
 
 /// Signals between writers and the background threads.
@@ -78,8 +79,8 @@ pub struct Work {
     pub waiting: AtomicU32,
     /// Calls that wait for what they have asked to be moved.
     pub asked: AtomicU32,
-    /// Whether what was made free for one who waits was taken by others again and again.
-    pub crowded: AtomicBool,
+    /// How often what was made free for who waits now was taken by others again and again.
+    pub crowded: AtomicU32,
     /// How fast migrations may be where nobody waits, if there is a limit.
     pub rate: Option<Rate>,
 }
@@ -119,7 +120,7 @@ impl Work {
             stall_ns: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
             asked: AtomicU32::new(0),
-            crowded: AtomicBool::new(false),
+            crowded: AtomicU32::new(0),
             rate: options.migration_rate.map(Rate::new),
         }
     }
@@ -254,12 +255,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         // Who has set it may have done so after the last one that waited had gone.
         let work = &self.work;
-        let crowded = work.crowded.load(Ordering::Relaxed) && work.waiting.load(Ordering::Relaxed) > 0;
-        if !self.is_over(self.options.high_pct) && !crowded {
+        let is_waited_for = work.waiting.load(Ordering::Relaxed) > 0;
+        let crowded = if is_waited_for { work.crowded.load(Ordering::Relaxed).min(MOST_CROWDED) } else { 0 };
+        if !self.is_over(self.options.high_pct) && crowded == 0 {
             return;
         }
         work.want_space();
-        let pace = if crowded { self.pace(bytes).max(CROWDED_PACE) } else { self.pace(bytes) };
+        let pace = self.pace(bytes).max(CROWDED_PACE * crowded);
         if !pace.is_zero() {
             // A close does not wait for all of it.
             let slept = sleep_until(Instant::now() + pace, SPENT_PACE, || self.is_stopped());
@@ -348,12 +350,35 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if self.has_room(need) {
             return Ok(());
         }
-        let (mut full, mut rounds) = (None, 0);
+        let mut full = None;
+        if self.migrate_for(need, &mut full)? {
+            return Ok(());
+        }
+        let used = self.flash.used();
+        match self.clean_ranges(&|| !self.is_stopped()) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => full = full.or(Some(error)),
+            cleaned => _ = cleaned?,
+        }
+        // What was removed with a range may have been what there was no room for.
+        if self.flash.used() < used && self.migrate_for(need, &mut full)? {
+            return Ok(());
+        }
+        self.tidy_slabs();
+        if !self.has_room(need) {
+            self.drop_parts();
+            self.tidy_slabs();
+        }
+        if self.has_room(need) { Ok(()) } else { Err(full.unwrap_or_else(|| self.fast_full())) }
+    }
+
+    /// Migrates until there is room for `need`, or nothing is left to be migrated; then that is `full` which hindered it, if something did.
+    fn migrate_for(&self, need: &Need, full: &mut Option<Error>) -> Result<bool> {
+        let mut rounds = 0;
         for victims in [Victims::Unpopular, Victims::All, Victims::Tombstones] {
             loop {
                 self.tidy_slabs();
                 if self.has_room(need) {
-                    return Ok(());
+                    return Ok(true);
                 }
                 if self.is_stopped() {
                     return Err(closed());
@@ -362,8 +387,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     continue;
                 }
                 rounds += 1;
-                if rounds > MANY_ROUNDS {
-                    self.work.crowded.store(true, Ordering::Relaxed);
+                if rounds % MANY_ROUNDS == 0 {
+                    self.work.crowded.fetch_add(1, Ordering::Relaxed);
                 }
                 match self.migrate_round(victims, 0.0) {
                     Ok(done) if done.progress() > 0 => {}
@@ -372,23 +397,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
                         if self.squeeze().unwrap_or(false) {
                             continue;
                         }
-                        full = Some(error);
+                        *full = Some(error);
                         break;
                     }
                     Err(error) => return Err(error),
                 }
             }
         }
-        match self.clean_ranges(&|| !self.is_stopped()) {
-            Err(error) if error.kind() == ErrorKind::NoSpace => full = full.or(Some(error)),
-            cleaned => _ = cleaned?,
-        }
-        self.tidy_slabs();
-        if !self.has_room(need) {
-            self.drop_parts();
-            self.tidy_slabs();
-        }
-        if self.has_room(need) { Ok(()) } else { Err(full.unwrap_or_else(|| self.fast_full())) }
+        Ok(false)
     }
 
     /// Frees the slots of versions that were replaced, or leaves that to the next changes if the pool has no room for it.

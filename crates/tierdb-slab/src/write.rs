@@ -108,7 +108,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
         };
         if waiting.take().is_some() && work.waiting.load(Ordering::Relaxed) == 0 {
-            work.crowded.store(false, Ordering::Relaxed);
+            work.crowded.store(0, Ordering::Relaxed);
         }
         made
     }

@@ -67,4 +67,4 @@ pub use salvage::Salvage;
 pub use table::Table;
 pub use verify::{Damage, VerifyReport};
 pub use visible::Visible;
-pub use writer::{Writer, WriterOptions};
+pub use writer::{EMPTY_LEN, Writer, WriterOptions};

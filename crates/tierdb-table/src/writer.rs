@@ -21,6 +21,8 @@ use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Dir, Metered, OpenMode}
 
 /// Bytes at the end of a page that are given up rather than let an entry cross it.
 const WASTE: u64 = 256;
+/// About how long the file of a table without entries is, in bytes.
+pub const EMPTY_LEN: u64 = 3 * BLOCK;
 /// Output is collected up to this before it is written.
 const WRITE: usize = 256 << 10;
 
@@ -122,7 +124,7 @@ impl<D: Dir> Writer<D> {
     /// About how long the file would be if it ended here, in bytes.
     pub fn file_len(&self) -> u64 {
         let index = (self.index.blocks() * 8 + self.index.key_bytes()) as u64;
-        self.position() + self.block.raw_len() as u64 + index + self.keys * 5 / 4 + 3 * BLOCK
+        self.position() + self.block.raw_len() as u64 + index + self.keys * 5 / 4 + EMPTY_LEN
     }
 
     /// The key added last; empty if there is none.

@@ -13,7 +13,6 @@ use crate::promote::Promotion;
 use crate::rig;
 use crate::tracker::Tier;
 use std::collections::BTreeSet;
-use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tierdb_base::mutant;
@@ -139,7 +138,7 @@ fn what_is_outside_the_range_stays() -> Outcome {
     store.to_flash();
     let levels = store.levels();
     let (above, below) = (levels.first().tables()[0].clone(), levels.level(2).tables()[0].clone());
-    let plan = Plan { range: levels.level(2).range_of(0), into: 2, tables: vec![above, below] };
+    let plan = Plan { range: levels.level(2).range_of(0), into: 2, tables: vec![above, below], sweep: false };
     let part = store.part();
     let _migration = part.migration.lock();
     store.core().migrate(&part, &plan, Victims::None, false).expect("room");
@@ -229,13 +228,7 @@ fn what_comes_up_is_of_one_tables_keys() -> Outcome {
     let mut lower = below.filter(|lower| upper.iter().filter(|upper| meets(upper, lower)).count() > 1);
     let lower = lower.next_back().expect("their ends are not the same").clone();
     let upper = upper.iter().find(|upper| meets(upper, &lower)).expect("two").clone();
-    let range = KeyRange {
-        start: Bound::Included(upper.smallest().to_vec()),
-        end: Bound::Included(upper.largest().to_vec()),
-    };
-    let overlapping = levels.level(2).overlapping(&range).map(|(_, table)| table.clone());
-    let tables = std::iter::once(upper).chain(overlapping).collect();
-    let (plan, part) = (Plan { range, into: 2, tables }, store.part());
+    let (plan, part) = (Plan::down(&levels, &upper, 2, false), store.part());
     let migration = part.migration.lock();
     store.core().migrate(&part, &plan, Victims::None, false).expect("room");
     drop(migration);

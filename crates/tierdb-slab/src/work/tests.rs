@@ -292,7 +292,7 @@ fn tables_that_are_read_at_the_second_try_replace_copies() {
     assert_eq!((tables.len() > 1, part.read().copies), (true, 1));
     store.put(&[b'k', 4], 700);
     store.world.inject(FaultPlan::nth(1, FaultKind::Eio).on(Ops::READ).in_dir("flash0"));
-    let plan = Plan { range: KeyRange::all(), into: FIRST, tables: tables.clone() };
+    let plan = Plan { range: KeyRange::all(), into: FIRST, tables: tables.clone(), sweep: false };
     core.migrate_or_mark(&part, &plan, Victims::All, false).expect("they are left out");
     assert!(store.world.heal().hit == 1 && tables.iter().all(|table| table.is_damaged()));
     assert!(core.forget_unreadable());
@@ -311,7 +311,12 @@ fn a_table_that_was_not_read_once_is_not_taken_for_the_damaged_one_beside_it() {
         store.world.flip_bit(&format!("flash0/{}", tierdb_table::file_name(damaged.number())), 100, 3);
         store.put(&[b'k', 4], 700);
         store.world.inject(FaultPlan::nth(read, FaultKind::Eio).on(Ops::READ).in_dir("flash0"));
-        let plan = Plan { range: KeyRange::all(), into: FIRST, tables: vec![damaged.clone(), other.clone()] };
+        let plan = Plan {
+            range: KeyRange::all(),
+            into: FIRST,
+            tables: vec![damaged.clone(), other.clone()],
+            sweep: false,
+        };
         store.core().migrate_or_mark(&store.part(), &plan, Victims::All, false).expect("left out");
         assert!(damaged.is_damaged(), "read {read}");
         assert!(!other.damaged.load(Ordering::Acquire), "read {read}");

@@ -16,7 +16,7 @@ type Row = (&'static str, u64, u64, u64, u32, (u8, u16), (Metric, u8), [&'static
 
 const ONE: (u8, u16) = (1, 1000);
 
-const ROWS: [Row; 10] = [
+const ROWS: [Row; 11] = [
     ("plain", 12 * MIB, 64 * KIB, 256 * KIB, 2, ONE, SAMPLED, [&[], &[64 * MIB]]),
     ("many partitions", 8 * MIB, 16 * KIB, 64 * KIB, 32, ONE, SAMPLED, [&[], &[64 * MIB]]),
     ("large slabs", 32 * MIB, MIB, MIB, 2, ONE, SAMPLED, [&[], &[128 * MIB]]),
@@ -44,6 +44,16 @@ const ROWS: [Row; 10] = [
         BUCKETS,
         [&[3 * MIB, MIB], &[64 * MIB]],
     ),
+    (
+        "tiny, tables beside the pool",
+        200 * KIB,
+        8 * KIB,
+        16 * KIB,
+        2,
+        (3, 40),
+        SAMPLED,
+        [&[300 * KIB], &[2 * MIB]],
+    ),
     ("tiny flash, three levels", 400 * KIB, 8 * KIB, 16 * KIB, 3, (3, 10), SAMPLED, [&[], &[400 * KIB]]),
 ];
 
@@ -65,6 +75,11 @@ fn sizes(row: &Row, background: Background) -> Sizes {
         background,
         seed: SEED,
     }
+}
+
+/// The stores of this test.
+pub fn all_sizes() -> impl Iterator<Item = Sizes> {
+    ROWS.iter().map(|row| sizes(row, Background::Inline))
 }
 
 fn limits(row: &Row) -> Limits {

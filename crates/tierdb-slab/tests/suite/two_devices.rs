@@ -11,7 +11,7 @@ const KIB: u64 = 1 << 10;
 const KEYS: usize = 4000;
 const HOT: usize = 400;
 /// Bytes of the fast device.
-const FAST: u64 = 1536 * KIB;
+const FAST: u64 = 1984 * KIB;
 const VALUE: usize = 1500;
 
 fn sizes() -> Sizes {
@@ -165,4 +165,18 @@ fn a_store_of_one_level_leaves_the_device_alone() {
     assert!(tables_in(&world, "beside0") > 0);
     drop(engine);
     check_all(&*one.open(&world).expect("opens"), 2);
+}
+
+/// The stores that crash, and those that meet faults, have tables on a device; and all of those of a configuration are used.
+#[test]
+fn the_devices_of_the_stores_that_are_tried_are_used() {
+    let stores = [Sizes::beside()].into_iter().chain(crate::configurations::all_sizes());
+    for sizes in stores.filter(|sizes| !sizes.fast_dirs.is_empty()) {
+        let (name, devices) = (sizes.name, sizes.fast_dirs.len());
+        let rig = Rig::new(sizes, Some(LogPlace::FastTier));
+        let engine = rig.open(&rig.empty_world()).expect("opens");
+        let stats = engine.stats();
+        let used = stats.tiers.iter().filter(|tier| tier.path.starts_with("beside") && tier.capacity > 0);
+        assert_eq!(used.count(), devices, "{name}");
+    }
 }
