@@ -56,7 +56,7 @@ impl System for TierDb {
                 "TierDB, slab engine: all writes to a byte-addressable fast tier emulated in shared memory, cold keys to flash"
             }
             (EngineKind::Slab, Mode::Block) => {
-                "TierDB, slab engine: all writes to memory that is logged to a fast block device, cold keys to flash"
+                "TierDB, slab engine: all writes to memory that is logged to a fast block device, then to tables there, cold keys to flash"
             }
             (EngineKind::Slab, Mode::Ssd) => {
                 "TierDB, slab engine, all on one SSD: writes to memory that is logged, cold keys to tables"

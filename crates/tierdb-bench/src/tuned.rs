@@ -41,7 +41,7 @@ pub(crate) fn open(kind: EngineKind, mode: Mode, setup: &Setup) -> Result<Box<dy
     let emulated = if mode == Mode::Block { &setup.emulate_fast } else { &setup.emulate_flash };
     let dir = RealDir::open(at)?;
     let fresh = !at.join("pool.log").exists();
-    let options = logged_layout(setup.memory, (mode == Mode::Block).then_some(setup.fast_bytes));
+    let options = logged_layout(kind, setup.memory, (mode == Mode::Block).then_some(setup.fast_bytes));
     let emulation = device(emulated.as_deref())?;
     let pool = if fresh {
         LoggedPool::create(dir, options, SEED, latch.clone(), meter.clone(), emulation)?
@@ -85,8 +85,19 @@ fn start<P: Pool>(
         );
     }
     let pool_len = pool.len();
+    let mut fast_dirs = Vec::new();
+    if mode == Mode::Block {
+        let layout = logged_layout(kind, setup.memory, Some(setup.fast_bytes));
+        let logged = layout.log_len + layout.image_capacity + layout.image_capacity / 64;
+        fast_dirs.push(TierDir {
+            dir: RealDir::open(&setup.fast_dir)?,
+            capacity: setup.fast_bytes.saturating_sub(logged),
+            meter: Meter::new(),
+            emulation: device(setup.emulate_fast.as_deref())?,
+        });
+    }
     let pool = Arc::new(pool);
-    let media = Media { pool, fast_meter, fast_dirs: Vec::new(), flash, seed: SEED, latch, mode: words };
+    let media = Media { pool, fast_meter, fast_dirs, flash, seed: SEED, latch, mode: words };
     Ok(match kind {
         EngineKind::Slab => {
             let options = slab_options(setup, pool_len);

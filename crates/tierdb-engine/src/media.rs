@@ -32,8 +32,8 @@ pub struct Media<P: Pool, D: Dir> {
     pub pool: Arc<P>,
     /// Counts the fast tier's block I/O, where it has any.
     pub fast_meter: Meter,
-    /// Room on fast block devices beside log and image of the pool, for tables of slab: up to sixteen directories. Stores give none
-    /// yet (docs/design/slab.md, section 10).
+    /// Room on fast block devices beside log and image of the pool: up to sixteen directories. None where the fast tier is
+    /// byte-addressable, or there is no other than the pool.
     pub fast_dirs: Vec<TierDir<D>>,
     /// Flash: one to sixteen directories.
     pub flash: Vec<TierDir<D>>,

@@ -4,6 +4,7 @@
 //! it always does and what is on media stays as it is.
 
 use crate::config::EngineKind;
+use crate::identity::Mode;
 use crate::overlay::Overlay;
 use crate::setup::{POOL_NAME, VALUES_NAME, all_there, seed_of};
 use crate::shape;
@@ -55,11 +56,11 @@ pub(crate) fn with_media<D: Dir, W: Work>(remains: &Remains<D>, salvage: bool, w
                 damage.extend(pages.map(|page| damaged(page.what.clone(), Some(page.place.clone()))));
                 let errors = pool.salvage().log.iter().chain(&pool.salvage().unreadable);
                 damage.extend(errors.map(|error| damaged(error.to_string(), None)));
-                work.run(media(remains, pool, flash), damage)
+                work.run(media(remains, pool, fast, flash), damage)
             }
             Err(error) if salvage => {
                 damage.push(damaged(error.to_string(), None));
-                lost(remains, flash, damage, work)
+                lost(remains, fast, flash, damage, work)
             }
             Err(error) => Err(error),
         }
@@ -68,8 +69,8 @@ pub(crate) fn with_media<D: Dir, W: Work>(remains: &Remains<D>, salvage: bool, w
             all_there(&fast, &[POOL_NAME])?;
         }
         match copy_pool(remains, &fast, salvage, &mut damage)? {
-            Some(pool) => work.run(media(remains, pool, flash), damage),
-            None => lost(remains, flash, damage, work),
+            Some(pool) => work.run(media(remains, pool, fast, flash), damage),
+            None => lost(remains, fast, flash, damage, work),
         }
     }
 }
@@ -77,11 +78,12 @@ pub(crate) fn with_media<D: Dir, W: Work>(remains: &Remains<D>, salvage: bool, w
 /// Works with an empty pool in the place of one that is lost.
 fn lost<D: Dir, W: Work>(
     remains: &Remains<D>,
+    fast: Vec<Overlay<D>>,
     flash: Vec<Overlay<D>>,
     damage: Vec<Damage>,
     work: W,
 ) -> Result<W::Output> {
-    work.run(media(remains, MappedPool::in_memory(BLOCK), flash), damage)
+    work.run(media(remains, MappedPool::in_memory(BLOCK), fast, flash), damage)
 }
 
 fn damaged(what: String, place: Option<Location>) -> Damage {
@@ -109,12 +111,18 @@ fn with_values<D: Dir>(tier: &Remain<D>, dir: &Overlay<D>, damage: &mut Vec<Dama
     dir.open(VALUES_NAME, OpenMode::CreateNew).map(drop)
 }
 
-fn media<P: Pool, D: Dir>(remains: &Remains<D>, pool: P, flash: Vec<Overlay<D>>) -> Media<P, Overlay<D>> {
+fn media<P: Pool, D: Dir>(
+    remains: &Remains<D>,
+    pool: P,
+    fast: Vec<Overlay<D>>,
+    flash: Vec<Overlay<D>>,
+) -> Media<P, Overlay<D>> {
     let tier = |dir| TierDir { dir, capacity: CAPACITY, meter: Meter::new(), emulation: None };
     Media {
         pool: Arc::new(pool),
         fast_meter: Meter::new(),
-        fast_dirs: Vec::new(),
+        // On block devices they may have tables.
+        fast_dirs: fast.into_iter().filter(|_| remains.shape.mode == Mode::Block).map(tier).collect(),
         flash: flash.into_iter().map(tier).collect(),
         seed: seed_of(remains.uuid),
         latch: FailureLatch::new(),

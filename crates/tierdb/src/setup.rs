@@ -194,15 +194,37 @@ impl Prepared {
             let configured = self.config.flash.get(tier.configured);
             flash.push(TierDir {
                 dir: self.flash_dir(tier)?,
-                capacity: flash_capacity(&tier.path, configured.and_then(|flash| flash.capacity), logged)?,
+                capacity: data_capacity(&tier.path, configured.and_then(|flash| flash.capacity), logged)?,
                 meter: if has_log { fast_meter.clone() } else { Meter::new() },
                 emulation: configured.and_then(|flash| flash.emulate.as_deref()).and_then(Emulation::named),
             });
         }
+        let fast_dirs = self.fast_dirs()?;
         // What the one directory's device does is counted once, as the flash tier's, where values and log wear the same flash.
         let fast_meter = if self.tiers.fast.is_empty() { Meter::new() } else { fast_meter };
         let seed = self.seed();
-        Ok(Media { pool: Arc::new(pool), fast_meter, fast_dirs: Vec::new(), flash, seed, latch, mode })
+        Ok(Media { pool: Arc::new(pool), fast_meter, fast_dirs, flash, seed, latch, mode })
+    }
+
+    /// What fast block tiers have beside log and pool, for tables.
+    fn fast_dirs(&self) -> Result<Vec<TierDir<RealDir>>> {
+        let (tiers, shape) = (&self.tiers.fast, &self.tiers.shape);
+        if shape.mode != Mode::Block {
+            return Ok(Vec::new());
+        }
+        let emulated = self.config.fast.first().and_then(|fast| fast.emulate.as_deref());
+        let logged = shape::logged_bytes(shape).div_ceil(tiers.len().max(1) as u64);
+        let dir = |tier: &Tier<RealDir>| {
+            // What is not there cannot be left to the image of the pool, which grows.
+            let whole = tier.identity().capacity.min(file_system_bytes(&tier.path)?);
+            Ok(TierDir {
+                dir: tier.dir.clone(),
+                capacity: data_capacity(&tier.path, Some(ByteSize(whole)), logged)?,
+                meter: Meter::new(),
+                emulation: emulated.and_then(Emulation::named),
+            })
+        };
+        tiers.iter().map(dir).collect()
     }
 
     /// What may be written to each of these flash tiers in a day.
@@ -327,8 +349,8 @@ pub(crate) fn open_tables() -> u32 {
     (files.unwrap_or(u64::MAX) / 2).clamp(16, 1 << 20) as u32
 }
 
-/// Bytes for values in the flash tier at `path`, which has `logged` bytes of log and pool.
-fn flash_capacity(path: &Path, configured: Option<ByteSize>, logged: u64) -> Result<u64> {
+/// Bytes for values or tables in the tier at `path`, which has `logged` bytes of log and pool.
+fn data_capacity(path: &Path, configured: Option<ByteSize>, logged: u64) -> Result<u64> {
     let whole = match configured {
         Some(capacity) => capacity.bytes(),
         None => file_system_bytes(path)?,

@@ -30,6 +30,8 @@ const LOG_SHARE: u64 = 8;
 const LOG_WANTED: u64 = 64 << 20;
 /// A logged pool takes at most this share of memory. The other half is cache, and what the engine needs.
 const POOL_MEMORY_SHARE: u64 = 2;
+/// Of a fast block tier that has tables beside it, at most this share: its image takes twice that, and holds nothing that DRAM does not.
+const POOL_FAST_SHARE: u64 = 6;
 /// A logged pool on one SSD takes at most this share of the capacity: its image is twice as large, and the
 /// values are to get most of it.
 const POOL_CAPACITY_SHARE: u64 = 8;
@@ -77,7 +79,7 @@ pub(crate) fn decide(config: &Config, room: &[u64], memory: u64, least_pool: u64
         Mode::Byte | Mode::Emulated => (whole_pages(smallest.saturating_sub(RESERVE)), 0),
         Mode::Block => {
             let tiers = room.len() as u64;
-            on_block_tiers(smallest.saturating_mul(tiers), RESERVE * tiers, memory, least_pool)
+            on_block_tiers(config.engine, smallest.saturating_mul(tiers), RESERVE * tiers, memory, least_pool)
         }
         Mode::OneDirectory if config.memory.is_none() => {
             beside_values(smallest, memory, least_pool.min(smallest / COPY_CAPACITY_SHARE))
@@ -99,12 +101,24 @@ fn too_little_room(config: &Config, room: &[u64]) -> Error {
     Error::NoSpace { tier, place, used: 0, capacity }
 }
 
-/// Lengths of a logged pool and its log on block tiers of `capacity` bytes in all, of which `reserve` are not theirs.
-fn on_block_tiers(capacity: u64, reserve: u64, memory: u64, least_pool: u64) -> (u64, u64) {
+/// Lengths of a logged pool and its log on block tiers of `capacity` bytes in all, of which `reserve` are not theirs. What is left is for
+/// tables, if the engine has any.
+fn on_block_tiers(
+    engine: EngineKind,
+    capacity: u64,
+    reserve: u64,
+    memory: u64,
+    least_pool: u64,
+) -> (u64, u64) {
     let log_len = log_len(capacity, memory);
     // The pool's image and table take 2 and 1/32 of it.
     let room = capacity.saturating_sub(log_len + reserve) / 65 * 32;
-    (whole_pages((memory / POOL_MEMORY_SHARE).max(least_pool).min(room)), log_len)
+    let share = match engine {
+        EngineKind::Valuelog => u64::MAX,
+        EngineKind::Slab => (capacity / POOL_FAST_SHARE).max(LEAST_POOL),
+    };
+    let wanted = (memory / POOL_MEMORY_SHARE).min(share).max(least_pool);
+    (whole_pages(wanted.min(room)), log_len)
 }
 
 /// The same where values have the same device.
@@ -113,12 +127,12 @@ fn beside_values(capacity: u64, memory: u64, least_pool: u64) -> (u64, u64) {
     (whole_pages(wanted), log_len(capacity, memory))
 }
 
-/// How a new store with `memory` bytes of DRAM lays out its logged pool, on a fast block tier of `fast` bytes, or where there is
-/// none, beside its values on one SSD with room for anything: for who opens an engine on its tiers without a
+/// How a new store of `engine` with `memory` bytes of DRAM lays out its logged pool, on a fast block tier of `fast` bytes, or where
+/// there is none, beside its values on one SSD with room for anything: for who opens an engine on its tiers without a
 /// [`Db`](crate::Db).
-pub fn logged_layout(memory: u64, fast: Option<u64>) -> LoggedOptions {
+pub fn logged_layout(engine: EngineKind, memory: u64, fast: Option<u64>) -> LoggedOptions {
     let (pool_len, log_len) = match fast {
-        Some(capacity) => on_block_tiers(capacity, RESERVE, memory, 0),
+        Some(capacity) => on_block_tiers(engine, capacity, RESERVE, memory, 0),
         None => beside_values(u64::MAX, memory, 0),
     };
     layout(pool_len, log_len)

@@ -3,7 +3,7 @@
 use std::path::Path;
 use tierdb::{
     ByteSize, Config, Db, Durability, EngineKind, ErrorKind, FastKind, FastTier, FlashTier, PinningThreshold,
-    Slab,
+    Slab, TierRole,
 };
 
 fn config(dir: &Path, fast: Option<FastKind>) -> Config {
@@ -75,6 +75,60 @@ fn a_slab_store_keeps_what_it_was_given_in_every_mode() {
 
 fn counter(db: &Db, name: &str) -> Option<u64> {
     db.stats().counter(name)
+}
+
+/// Goal: a block fast tier larger than memory is used, and a store with tables there is checked, saved and reopened like any other.
+#[test]
+fn tables_lie_on_a_block_fast_tier_beside_the_pool() {
+    const KEYS: u32 = 6000;
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let fast = FastTier::new(dir.path().join("fast"), ByteSize::mib(64)).with_kind(FastKind::Block);
+    let flash = FlashTier::new(dir.path().join("flash")).with_capacity(ByteSize::mib(256));
+    let config = Config::new().with_engine(EngineKind::Slab).with_memory(ByteSize::mib(16));
+    let config = config.with_fast(fast).with_flash(flash);
+    let key = |number: u32| format!("key{:06}", number * 7919 % KEYS);
+    let value = |number: u32| [number.to_le_bytes().to_vec(), vec![number as u8; 8000]].concat();
+    let db = Db::open_config(&config).expect("create");
+    for number in 0..KEYS {
+        db.put_with(key(number), value(number), Durability::Grouped).expect("put");
+    }
+    db.engine().flush().expect("room");
+    let tables = |place: &str| -> u64 {
+        let names = std::fs::read_dir(dir.path().join(place)).expect("there").flatten();
+        let tables =
+            names.filter(|file| file.path().extension().is_some_and(|extension| extension == "table"));
+        tables.map(|file| file.metadata().expect("there").len()).sum()
+    };
+    // Log, two images, and tables: all of it within the capacity.
+    assert!(tables("fast") > 16 << 20, "{} bytes of tables", tables("fast"));
+    assert!(tables("flash") > 8 << 20);
+    let whole = std::fs::read_dir(dir.path().join("fast")).expect("there").flatten();
+    let whole: u64 = whole.map(|file| file.metadata().expect("there").len()).sum();
+    assert!(whole <= 64 << 20, "{whole} bytes");
+    let on_fast = |db: &Db| -> u64 {
+        let stats = db.stats();
+        let fast = stats.tiers.iter().filter(|tier| tier.role == TierRole::Fast);
+        fast.flat_map(|tier| &tier.parts).filter(|(part, _)| *part == "tables").map(|(_, bytes)| bytes).sum()
+    };
+    // But for what is being written.
+    assert!(on_fast(&db).abs_diff(tables("fast")) < 8 << 20, "{} and {} bytes", on_fast(&db), tables("fast"));
+    let check = |db: &Db| {
+        for number in 0..KEYS {
+            assert_eq!(db.get(key(number)).expect("whole").as_deref(), Some(&value(number)[..]));
+        }
+    };
+    check(&db);
+    db.close().expect("close");
+    let report = tierdb::verify_offline(&config).expect("there");
+    assert!(report.is_clean() && report.keys_checked >= u64::from(KEYS), "{:?}", report.damage);
+    check(&Db::open_config(&config).expect("open"));
+    // Without the log, which knew what is where, all tables are still looked through.
+    std::fs::remove_file(dir.path().join("fast/pool.log")).expect("there");
+    let saved = Config::one_directory(dir.path().join("saved"));
+    let report = tierdb::repair(&config, &saved).expect("saved");
+    // The pool had nothing that tables have not.
+    assert_eq!(report.keys, u64::from(KEYS), "{:?}", report.notes);
+    check(&Db::open_config(&saved).expect("open"));
 }
 
 #[test]
