@@ -38,6 +38,8 @@ pub fn peers() -> Vec<Box<dyn System>> {
         #[cfg(feature = "rocksdb")]
         Box::new(rocks::Rocks(rocks::Arrangement::Tiers)),
         #[cfg(feature = "rocksdb")]
+        Box::new(rocks::Rocks(rocks::Arrangement::BlockTiers)),
+        #[cfg(feature = "rocksdb")]
         Box::new(rocks::Rocks(rocks::Arrangement::Fast)),
         #[cfg(feature = "rocksdb")]
         Box::new(rocks::Rocks(rocks::Arrangement::Blob)),

@@ -1,9 +1,10 @@
-//! Flash at the pace of another device, for stores that cannot imitate one themselves.
+//! Flash and fast tiers at the pace of other devices, for stores that cannot imitate one themselves.
 //!
-//! RocksDB reads and writes its tables with the C library's `pread` and `pwrite`. This program has functions of these names, which
-//! the linker takes instead: they make the system call, and for files below the directory that [`imitate`] was given they return no
-//! sooner than the device would, by the rules of TierDB's own emulation. TierDB makes system calls without the C library, so it is not
-//! slowed a second time; and each case of a benchmark runs in a process of its own, which has one store.
+//! RocksDB reads and writes its tables with the C library's `pread` and `pwrite`, and its log with `write`. This program has functions of
+//! these names, which the linker takes instead: they make the system call, and for files below the directories that [`imitate`] was given
+//! they return no sooner than the device would, by the rules of TierDB's own emulation. TierDB makes system calls without the C library,
+//! so it is not slowed a second time; and each case of a benchmark runs in a process of its own, which has one store. As there, a sync
+//! takes no time of its own: what was written has taken its time.
 
 #![allow(unsafe_code)]
 
@@ -11,18 +12,21 @@ use libc::{c_int, c_void, off64_t, size_t, ssize_t};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tierdb_bench::store::{FLASH as TIER, StoreError, TierIo};
+use tierdb_bench::store::{StoreError, TierIo};
 use tierdb_device::{Emulation, Pace};
 
-static FLASH: OnceLock<Flash> = OnceLock::new();
+/// Those that are imitated, the first ones first.
+static DEVICES: [OnceLock<Device>; 2] = [const { OnceLock::new() }; 2];
 
 /// Descriptors that are remembered; those above are looked up each time.
 const REMEMBERED: usize = 1 << 16;
 
-struct Flash {
+struct Device {
+    /// The tier that it stands for.
+    tier: &'static str,
     dir: PathBuf,
     pace: Pace,
-    /// By descriptor: which file it was when it was looked up, and in the lowest bit whether that is on flash.
+    /// By descriptor: which file it was when it was looked up, and in the lowest bit whether that is on the device.
     seen: Vec<AtomicU64>,
     reads: Counter,
     writes: Counter,
@@ -50,39 +54,52 @@ impl Counter {
     }
 }
 
-/// What was read and written on the flash that is imitated, if there is any: where that lies in memory the kernel counts nothing.
-pub fn counted() -> Option<TierIo> {
-    let flash = FLASH.get()?;
-    let ((reads, read_bytes), (writes, written_bytes)) = (flash.reads.get(), flash.writes.get());
-    let (tier, cause) = (TIER.to_owned(), "all causes, as counted beneath the store".to_owned());
-    Some(TierIo { tier, cause, reads, read_bytes, writes, written_bytes, syncs: 0 })
+/// What was read and written on each device that is imitated: where that lies in memory the kernel counts nothing.
+pub fn counted() -> Vec<TierIo> {
+    let of = |device: &Device| {
+        let ((reads, read_bytes), (writes, written_bytes)) = (device.reads.get(), device.writes.get());
+        let (tier, cause) = (device.tier.to_owned(), "all causes, as counted beneath the store".to_owned());
+        TierIo { tier, cause, reads, read_bytes, writes, written_bytes, syncs: 0 }
+    };
+    devices().map(of).collect()
 }
 
-/// From now on, files below `dir` are at the pace of the device `name`.
+/// From now on, files below `dir`, which stands for `tier`, are at the pace of the device `name`.
 ///
 /// # Errors
-/// If there is no such device, or this process imitates another one or elsewhere.
-pub fn imitate(dir: &Path, name: &str) -> Result<(), StoreError> {
+/// If there is no such device, or this process imitates another one for that tier or there, or two others.
+pub fn imitate(tier: &'static str, dir: &Path, name: &str) -> Result<(), StoreError> {
     let emulation = Emulation::named(name)
         .ok_or_else(|| format!("{name:?} does not name a device that can be imitated"))?;
     let dir = dir.canonicalize()?;
-    let flash = FLASH.get_or_init(|| Flash {
-        dir: dir.clone(),
-        pace: Pace::new(emulation),
-        seen: (0..REMEMBERED).map(|_| AtomicU64::new(0)).collect(),
-        reads: Counter::default(),
-        writes: Counter::default(),
-    });
-    if flash.dir == dir && flash.pace.emulation() == emulation {
-        return Ok(());
+    for device in &DEVICES {
+        let device = device.get_or_init(|| Device {
+            tier,
+            dir: dir.clone(),
+            pace: Pace::new(emulation),
+            seen: (0..REMEMBERED).map(|_| AtomicU64::new(0)).collect(),
+            reads: Counter::default(),
+            writes: Counter::default(),
+        });
+        let is_there = dir.starts_with(&device.dir) || device.dir.starts_with(&dir);
+        if device.tier == tier && device.dir == dir && device.pace.emulation() == emulation {
+            return Ok(());
+        } else if device.tier == tier || is_there {
+            let (own, at) = (device.pace.emulation().name, device.dir.display());
+            return Err(format!("this process imitates {own} in {at} as {}", device.tier).into());
+        }
     }
-    Err(format!("this process imitates {} in {}", flash.pace.emulation().name, flash.dir.display()).into())
+    Err("this process imitates two devices".into())
 }
 
-impl Flash {
-    /// Whether the file that is open as `fd` is on flash.
-    fn has(&self, fd: c_int) -> bool {
-        let Some(file) = file_of(fd) else { return false };
+/// Those that are imitated.
+fn devices() -> impl Iterator<Item = &'static Device> {
+    DEVICES.iter().map_while(OnceLock::get)
+}
+
+impl Device {
+    /// Whether `file`, which is open as `fd`, is on it.
+    fn has(&self, fd: c_int, file: u64) -> bool {
         let seen = usize::try_from(fd).ok().and_then(|fd| self.seen.get(fd));
         if let Some(seen) = seen.map(|seen| seen.load(Ordering::Relaxed)).filter(|seen| seen | 1 == file) {
             return seen == file;
@@ -108,21 +125,24 @@ fn file_of(fd: c_int) -> Option<u64> {
     Some((stat.st_dev.rotate_left(40) ^ stat.st_ino).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
 }
 
-/// The flash that is imitated, if the file that is open as `fd` is on it.
-fn flash_of(fd: c_int) -> Option<&'static Flash> {
-    FLASH.get().filter(|flash| flash.has(fd))
+/// The device that is imitated on which the file is that is open as `fd`.
+fn device_of(fd: c_int) -> Option<&'static Device> {
+    // Most processes imitate none, and write to other files.
+    DEVICES[0].get()?;
+    let file = file_of(fd)?;
+    devices().find(|device| device.has(fd, file))
 }
 
-fn read(fd: c_int, call: impl FnOnce() -> ssize_t, len: size_t) -> ssize_t {
-    match flash_of(fd) {
-        Some(flash) => flash.reads.count(flash.pace.read(len, call)),
+fn reading(fd: c_int, call: impl FnOnce() -> ssize_t, len: size_t) -> ssize_t {
+    match device_of(fd) {
+        Some(device) => device.reads.count(device.pace.read(len, call)),
         None => call(),
     }
 }
 
-fn write(fd: c_int, call: impl FnOnce() -> ssize_t, len: size_t) -> ssize_t {
-    match flash_of(fd) {
-        Some(flash) => flash.writes.count(flash.pace.write(len, call)),
+fn writing(fd: c_int, call: impl FnOnce() -> ssize_t, len: size_t) -> ssize_t {
+    match device_of(fd) {
+        Some(device) => device.writes.count(device.pace.write(len, call)),
         None => call(),
     }
 }
@@ -135,7 +155,7 @@ fn write(fd: c_int, call: impl FnOnce() -> ssize_t, len: size_t) -> ssize_t {
 unsafe extern "C" fn pread64(fd: c_int, buf: *mut c_void, len: size_t, at: off64_t) -> ssize_t {
     // SAFETY: the kernel checks all arguments but what is at `buf`, which is the caller's promise. The call sets `errno`, and nothing
     // that follows it makes another that fails.
-    read(fd, || unsafe { libc::syscall(libc::SYS_pread64, fd, buf, len, at) as ssize_t }, len)
+    reading(fd, || unsafe { libc::syscall(libc::SYS_pread64, fd, buf, len, at) as ssize_t }, len)
 }
 
 /// As the C library's.
@@ -145,7 +165,7 @@ unsafe extern "C" fn pread64(fd: c_int, buf: *mut c_void, len: size_t, at: off64
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pwrite64(fd: c_int, buf: *const c_void, len: size_t, at: off64_t) -> ssize_t {
     // SAFETY: as in `pread64`.
-    write(fd, || unsafe { libc::syscall(libc::SYS_pwrite64, fd, buf, len, at) as ssize_t }, len)
+    writing(fd, || unsafe { libc::syscall(libc::SYS_pwrite64, fd, buf, len, at) as ssize_t }, len)
 }
 
 /// As the C library's; files of any length have offsets of 64 bits here.
@@ -168,6 +188,16 @@ unsafe extern "C" fn pwrite(fd: c_int, buf: *const c_void, len: size_t, at: off6
     unsafe { pwrite64(fd, buf, len, at) }
 }
 
+/// As the C library's.
+///
+/// # Safety
+/// `buf` is valid for reads of `len` bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
+    // SAFETY: as in `pread64`.
+    writing(fd, || unsafe { libc::syscall(libc::SYS_write, fd, buf, len) as ssize_t }, len)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,18 +205,30 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn what_is_below_the_directory_takes_as_long_as_the_device_and_nothing_else_does() {
+    fn what_is_below_a_directory_takes_as_long_as_its_device_and_nothing_else_does() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let flash = dir.path().join("flash");
-        std::fs::create_dir(&flash).expect("directory");
-        imitate(&flash, "qlc").expect("a device");
-        imitate(&flash, "qlc").expect("the same");
-        assert!(imitate(&flash, "tlc").is_err() && imitate(dir.path(), "qlc").is_err());
-        assert!(imitate(&flash, "tape").is_err());
-        let qlc = Emulation::named("qlc").expect("a device").read_latency;
+        let [flash, fast] = ["flash", "fast"].map(|name| {
+            let dir = dir.path().join(name);
+            std::fs::create_dir(&dir).expect("directory");
+            dir
+        });
+        imitate("flash", &flash, "qlc").expect("a device");
+        imitate("flash", &flash, "qlc").expect("the same");
+        assert!(imitate("flash", &flash, "tlc").is_err() && imitate("flash", dir.path(), "qlc").is_err());
+        assert!(imitate("fast", &flash, "qlc").is_err() && imitate("fast", dir.path(), "qlc").is_err());
+        assert!(imitate("fast", &fast, "tape").is_err());
+        imitate("fast", &fast, "tlc").expect("another device");
+        imitate("fast", &fast, "tlc").expect("the same");
+        assert!(imitate("a third", dir.path(), "tlc").is_err());
+        let latency = |name| {
+            let device = Emulation::named(name).expect("a device");
+            (device.read_latency, device.write_latency)
+        };
         // The standard library reads by the C library's function, too.
         let fastest = |path: &Path| {
+            let start = Instant::now();
             std::fs::write(path, [7; 4096]).expect("write");
+            let written = start.elapsed();
             let file = std::fs::File::open(path).expect("open");
             let mut buf = [0; 4096];
             let read = |_| {
@@ -195,16 +237,23 @@ mod tests {
                 assert_eq!(buf, [7; 4096]);
                 start.elapsed()
             };
-            (0..50).map(read).min().expect("a time")
+            ((0..50).map(read).min().expect("a time"), written)
         };
-        let counts = || counted().map_or((0, 0), |io| (io.reads, io.read_bytes));
-        assert_eq!(counts(), (0, 0));
+        let counts = || -> Vec<_> {
+            counted().into_iter().map(|io| (io.tier, io.reads, io.writes, io.read_bytes)).collect()
+        };
+        assert_eq!(counts(), [("flash".to_owned(), 0, 0, 0), ("fast".to_owned(), 0, 0, 0)]);
         for _ in 0..3 {
-            assert!(fastest(&flash.join("table")) >= qlc);
-            let fast = fastest(&dir.path().join("table"));
-            assert!(fast < Duration::from_micros(200), "{fast:?}");
+            for (dir, device) in [(&flash, "qlc"), (&fast, "tlc")] {
+                let ((read, write), least) = (fastest(&dir.join("table")), latency(device));
+                assert!(read >= least.0 && write >= least.1, "{device}: {read:?}, {write:?}");
+            }
+            let (read, _) = fastest(&dir.path().join("table"));
+            assert!(read < Duration::from_micros(80), "{read:?}");
         }
-        assert_eq!(counts(), (150, 150 * 4096), "of the flash alone");
+        let each = (150, 3, 150 * 4096);
+        let of = |tier: &str| (tier.to_owned(), each.0, each.1, each.2);
+        assert_eq!(counts(), [of("flash"), of("fast")], "of each alone");
         let missing = std::fs::File::open(&flash).expect("open").read_at(&mut [0], 0);
         assert_eq!(missing.expect_err("a directory").raw_os_error(), Some(libc::EISDIR));
     }

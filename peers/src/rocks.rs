@@ -7,15 +7,22 @@ use rocksdb::{
     WriteBufferManager, WriteOptions,
 };
 use std::path::Path;
-use tierdb_bench::store::{Counts, Durability, Fast, Found, Setup, Store, StoreError, System, TierIo};
+use tierdb_bench::store::{
+    Counts, Durability, FLASH, Fast, Found, Setup, Store, StoreError, System, TierIo,
+};
+
+/// The name of the fast tier, as TierDB has it.
+const FAST: &str = "fast";
 
 /// Where RocksDB puts what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrangement {
     /// Everything on one SSD.
     Ssd,
-    /// Log and the first levels on the fast tier, the last ones on flash.
+    /// Log and the first levels on the fast tier, the last ones on flash. The fast tier is shared memory.
     Tiers,
+    /// The same with a fast tier that is a block device.
+    BlockTiers,
     /// Everything on the fast tier, which then must hold all data.
     Fast,
     /// Everything on one SSD, values in blob files.
@@ -30,6 +37,7 @@ impl System for Rocks {
         match self.0 {
             Arrangement::Ssd => "rocksdb",
             Arrangement::Tiers => "rocksdb-tiers",
+            Arrangement::BlockTiers => "rocksdb-tiers-block",
             Arrangement::Fast => "rocksdb-fast",
             Arrangement::Blob => "rocksdb-blob",
         }
@@ -46,6 +54,9 @@ impl System for Rocks {
                 "RocksDB as 'rocksdb', with its log and levels 0 and 1 on the fast tier (db_paths), sized to fill four fifths of \
                  it, and writers held back while compactions are so far behind that they would take more; the others on flash; the fast tier is plain shared memory, without imitated latency"
             }
+            Arrangement::BlockTiers => {
+                "RocksDB as 'rocksdb-tiers', with a fast block device, of which it can imitate another"
+            }
             Arrangement::Fast => {
                 "RocksDB as 'rocksdb', with everything on the fast tier: an upper reference that needs as much fast \
                  storage as there is data; plain shared memory, without imitated latency"
@@ -59,6 +70,7 @@ impl System for Rocks {
     fn fast(&self) -> Fast {
         match self.0 {
             Arrangement::Tiers | Arrangement::Fast => Fast::Memory,
+            Arrangement::BlockTiers => Fast::Block,
             Arrangement::Ssd | Arrangement::Blob => Fast::None,
         }
     }
@@ -69,7 +81,11 @@ impl System for Rocks {
 
     fn open(&self, setup: &Setup) -> Result<Box<dyn Store>, StoreError> {
         if let Some(device) = &setup.emulate_flash {
-            paced::imitate(&setup.flash_dir, device)?;
+            paced::imitate(FLASH, &setup.flash_dir, device)?;
+        }
+        let fast_device = setup.emulate_fast.as_ref().filter(|_| self.0 == Arrangement::BlockTiers);
+        if let Some(device) = fast_device {
+            paced::imitate(FAST, &setup.fast_dir, device)?;
         }
         let memory = usize::try_from(setup.memory)?;
         let cache = Cache::new_lru_cache(memory);
@@ -80,7 +96,8 @@ impl System for Rocks {
         table.set_bloom_filter(10.0, false);
         let fast = setup.fast_bytes / 10 * 8;
         let mut buffer = (memory / 8).clamp(2 << 20, 64 << 20);
-        if self.0 == Arrangement::Tiers {
+        let is_tiered = matches!(self.0, Arrangement::Tiers | Arrangement::BlockTiers);
+        if is_tiered {
             buffer = buffer.min(usize::try_from(fast)? / 16);
         }
         let mut options = Options::default();
@@ -107,7 +124,7 @@ impl System for Rocks {
         let mut path = setup.flash_dir.clone();
         match self.0 {
             Arrangement::Ssd => {}
-            Arrangement::Tiers => {
+            Arrangement::Tiers | Arrangement::BlockTiers => {
                 path = setup.fast_dir.clone();
                 // Which level goes where is decided by the sizes that levels are meant to have: level 0 is taken to be as large as
                 // level 1, and a level goes where those before it leave room for the whole of it.
@@ -131,16 +148,20 @@ impl System for Rocks {
                 options.set_blob_cache(&cache);
             }
         }
-        open(options, &path.join("rocksdb"), setup.emulate_flash.clone())
+        let emulated = [(FAST, fast_device), (FLASH, setup.emulate_flash.as_ref())];
+        let emulated = emulated.map(|(tier, device)| {
+            device.map_or(String::new(), |device| format!(", EMULATED: {tier} at the pace of {device}"))
+        });
+        open(options, &path.join("rocksdb"), emulated.concat())
     }
 }
 
-fn open(options: Options, path: &Path, emulate_flash: Option<String>) -> Result<Box<dyn Store>, StoreError> {
+fn open(options: Options, path: &Path, emulated: String) -> Result<Box<dyn Store>, StoreError> {
     let mut synced = WriteOptions::default();
     synced.set_sync(true);
     let db = DB::open(&options, path)?;
     let (version, unsynced) = (version(path), WriteOptions::default());
-    Ok(Box::new(Open { db, options, version, emulate_flash, synced, unsynced }))
+    Ok(Box::new(Open { db, options, version, emulated, synced, unsynced }))
 }
 
 /// I/O by cause. Statistics are of the whole store: in which directory a file lies they do not tell.
@@ -185,8 +206,8 @@ struct Open {
     /// Those it was opened with, which hold its statistics.
     options: Options,
     version: String,
-    /// The device that is imitated on flash.
-    emulate_flash: Option<String>,
+    /// Which devices are imitated, in words.
+    emulated: String,
     synced: WriteOptions,
     unsynced: WriteOptions,
 }
@@ -221,12 +242,10 @@ impl Store for Open {
             Ticker::BlobDbGcBytesRelocated,
         ];
         let counter = |ticker: Ticker| (ticker.name().to_owned(), self.options.get_ticker_count(ticker));
-        let emulated = |device: &String| format!(", EMULATED: flash at the pace of {device}");
-        let emulated = self.emulate_flash.as_ref().map_or(String::new(), emulated);
-        let beneath = self.emulate_flash.as_ref().and_then(|_| paced::counted());
+        let beneath = paced::counted();
         Counts {
-            mode: format!("RocksDB {}, direct I/O{emulated}", self.version),
-            tells_of_flash: beneath.is_some(),
+            mode: format!("RocksDB {}, direct I/O{}", self.version, self.emulated),
+            tells_of_flash: beneath.iter().any(|io| io.tier == FLASH),
             io: io(&self.options).into_iter().chain(beneath).collect(),
             counters: parts.into_iter().map(counter).collect(),
             ..Counts::default()

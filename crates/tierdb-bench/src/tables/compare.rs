@@ -42,6 +42,8 @@ const CHECKED_RUNS: usize = 5;
 const INSERTING_MEMORY: u64 = 64 << 20;
 /// What flash is at the pace of where slab is compared: PrismDB's own is dense and slow.
 const SLAB_FLASH: &str = "qlc";
+/// And its fast tier, where that is a block device, as the paper's is.
+const SLAB_FAST: &str = "optane-ssd";
 /// Clients of the PrismDB paper's runs (§6).
 const PAPER_CLIENTS: u16 = 8;
 /// Operations for each key in a warm-up of the PrismDB paper (§6, 100 million keys): of B, C and D four fifths of 300 million, of E half
@@ -71,6 +73,8 @@ pub enum Comparison {
     Recovery,
     /// slab and RocksDB over a fast tier and flash at the pace of QLC, YCSB A to F
     Slab,
+    /// The same over a fast block device at the pace of an Optane SSD
+    SlabBlock,
 }
 
 /// What a comparison runs.
@@ -191,13 +195,14 @@ fn command(comparison: Comparison, asked: &Tables, group: Option<ByteSize>) -> S
 
 impl Comparison {
     /// Every comparison, the longest last.
-    pub const ALL: [Comparison; 8] = [
+    pub const ALL: [Comparison; 9] = [
         Comparison::Recovery,
         Comparison::Limits,
         Comparison::OneSsdSync,
         Comparison::EmbeddedSync,
         Comparison::TwoTiers,
         Comparison::Slab,
+        Comparison::SlabBlock,
         Comparison::Writes,
         Comparison::OneSsdGrouped,
     ];
@@ -213,6 +218,7 @@ impl Comparison {
             Comparison::Limits => "limits",
             Comparison::Recovery => "recovery",
             Comparison::Slab => "slab",
+            Comparison::SlabBlock => "slab-block",
         }
     }
 
@@ -230,6 +236,9 @@ impl Comparison {
             Comparison::Recovery => "Recovery, and space of the index",
             Comparison::Slab => {
                 "Two tiers, 1 : 5, memory 10 %, flash in memory at the pace of QLC, 8 clients: slab beside RocksDB"
+            }
+            Comparison::SlabBlock => {
+                "Two tiers, 1 : 5, memory 10 %, block devices in memory at the pace of an Optane SSD and of QLC, 8 clients: slab beside RocksDB"
             }
         }
     }
@@ -288,13 +297,18 @@ impl Comparison {
                 let run = desk.add("", &systems, &[], keys, place);
                 run.value_size = Some(Sizes::Fixed(100));
             }
-            Comparison::Slab => {
+            Comparison::Slab | Comparison::SlabBlock => {
                 let keys = desk.keys(4_000_000);
                 let mut place = desk.shares(keys, 10, 20);
                 // In memory, what the calls of a disk cost does not hide what a store costs.
                 place.site.dir.clone_from(&place.site.fast_dir);
+                let systems = if self == Comparison::Slab {
+                    ["slab-byte", "rocksdb-tiers"]
+                } else {
+                    place.emulate_block = SLAB_FAST.to_owned();
+                    ["slab-block", "rocksdb-tiers-block"]
+                };
                 for (label, distribution) in DISTRIBUTIONS {
-                    let systems = ["slab-byte", "rocksdb-tiers"];
                     let workloads = ["a", "b", "c", "f", "d", "e"];
                     let run = desk.add(label, &systems, &workloads, keys, place.clone());
                     (run.threads, run.distribution) = (vec![PAPER_CLIENTS], distribution);
@@ -309,7 +323,7 @@ impl Comparison {
                 settle(&mut draft.plan);
             }
             Comparison::OneSsdGrouped => settle(&mut draft.plan),
-            Comparison::Slab => {
+            Comparison::Slab | Comparison::SlabBlock => {
                 settle(&mut draft.plan);
                 warm_as_the_paper(&mut draft.plan);
             }
