@@ -1,10 +1,10 @@
 //! Flash and fast tiers at the pace of other devices, for stores that cannot imitate one themselves.
 //!
-//! RocksDB reads and writes its tables with the C library's `pread` and `pwrite`, and its log with `write`. This program has functions of
+//! RocksDB reads and writes its tables with the C library's `pread` and `pwrite`, and its log with `write`, which it syncs. This program has functions of
 //! these names, which the linker takes instead: they make the system call, and for files below the directories that [`imitate`] was given
 //! they return no sooner than the device would, by the rules of TierDB's own emulation. TierDB makes system calls without the C library,
-//! so it is not slowed a second time; and each case of a benchmark runs in a process of its own, which has one store. As there, a sync
-//! takes no time of its own: what was written has taken its time.
+//! so it is not slowed a second time; and each case of a benchmark runs in a process of its own, which has one store. What is written
+//! with `write` is in the page cache at first: it takes its time when it is synced, all of it as one write.
 
 #![allow(unsafe_code)]
 
@@ -30,6 +30,8 @@ struct Device {
     seen: Vec<AtomicU64>,
     reads: Counter,
     writes: Counter,
+    /// By descriptor: bytes in the page cache that are not on the device.
+    unsynced: Vec<AtomicU64>,
 }
 
 /// Calls, and the bytes that they moved.
@@ -80,6 +82,7 @@ pub fn imitate(tier: &'static str, dir: &Path, name: &str) -> Result<(), StoreEr
             seen: (0..REMEMBERED).map(|_| AtomicU64::new(0)).collect(),
             reads: Counter::default(),
             writes: Counter::default(),
+            unsynced: (0..REMEMBERED).map(|_| AtomicU64::new(0)).collect(),
         });
         let is_there = dir.starts_with(&device.dir) || device.dir.starts_with(&dir);
         if device.tier == tier && device.dir == dir && device.pace.emulation() == emulation {
@@ -98,6 +101,11 @@ fn devices() -> impl Iterator<Item = &'static Device> {
 }
 
 impl Device {
+    /// Bytes of the file that is open as `fd` that are not on the device yet.
+    fn unsynced(&self, fd: c_int) -> Option<&AtomicU64> {
+        self.unsynced.get(usize::try_from(fd).ok()?)
+    }
+
     /// Whether `file`, which is open as `fd`, is on it.
     fn has(&self, fd: c_int, file: u64) -> bool {
         let seen = usize::try_from(fd).ok().and_then(|fd| self.seen.get(fd));
@@ -195,7 +203,50 @@ unsafe extern "C" fn pwrite(fd: c_int, buf: *const c_void, len: size_t, at: off6
 #[unsafe(no_mangle)]
 unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
     // SAFETY: as in `pread64`.
-    writing(fd, || unsafe { libc::syscall(libc::SYS_write, fd, buf, len) as ssize_t }, len)
+    caching(fd, || unsafe { libc::syscall(libc::SYS_write, fd, buf, len) as ssize_t })
+}
+
+/// A write to the page cache.
+fn caching(fd: c_int, call: impl FnOnce() -> ssize_t) -> ssize_t {
+    let Some(device) = device_of(fd) else { return call() };
+    let result = call();
+    if let (Ok(bytes), Some(unsynced)) = (u64::try_from(result), device.unsynced(fd)) {
+        unsynced.fetch_add(bytes, Ordering::Relaxed);
+    }
+    result
+}
+
+/// A sync of what is there of one file.
+fn syncing(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    let Some(device) = device_of(fd) else { return call() };
+    let bytes = device.unsynced(fd).map_or(0, |unsynced| unsynced.swap(0, Ordering::Relaxed));
+    if bytes == 0 {
+        return call();
+    }
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let result = device.pace.write(bytes, call);
+    device.writes.count(if result == 0 { bytes as ssize_t } else { -1 });
+    result
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// None: the kernel checks the argument.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
+    // SAFETY: the call has no pointer.
+    syncing(fd, || unsafe { libc::syscall(libc::SYS_fdatasync, fd) as c_int })
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As [`fdatasync`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fsync(fd: c_int) -> c_int {
+    // SAFETY: the call has no pointer.
+    syncing(fd, || unsafe { libc::syscall(libc::SYS_fsync, fd) as c_int })
 }
 
 #[cfg(test)]
@@ -226,9 +277,12 @@ mod tests {
         };
         // The standard library reads by the C library's function, too.
         let fastest = |path: &Path| {
+            let mut file = std::fs::File::create(path).expect("create");
+            std::io::Write::write_all(&mut file, &[7; 4096]).expect("write");
             let start = Instant::now();
-            std::fs::write(path, [7; 4096]).expect("write");
+            file.sync_data().expect("sync");
             let written = start.elapsed();
+            file.sync_data().expect("sync of nothing");
             let file = std::fs::File::open(path).expect("open");
             let mut buf = [0; 4096];
             let read = |_| {

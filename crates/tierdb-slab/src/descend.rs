@@ -14,7 +14,7 @@ use crate::migrate::Migrated;
 use crate::partition::Partition;
 use crate::plan::{Plan, Victims};
 use std::sync::Arc;
-use tierdb_base::{ErrorKind, Result, Seqno};
+use tierdb_base::{Error, ErrorKind, Result, Seqno};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::KeyRange;
 use tierdb_pmem::{Pool, Stage};
@@ -114,28 +114,31 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// Rewrites the table of which the largest share are versions that were replaced, of those that may have some which nobody needs, since
-    /// the oldest snapshot is one at `oldest`. `None` if there is none.
+    /// the oldest snapshot is one at `oldest`, and that there is room to rewrite. `None` if there is none.
     fn rewrite_replaced(&self, oldest: Seqno) -> Result<Option<Migrated>> {
         let _parts = self.work.dividing.read();
         let parts = self.router.read().parts.clone();
-        let mut best: Option<(f64, _, Arc<LiveTable<D>>)> = None;
+        let mut found = Vec::new();
         for part in &parts {
             let tables = part.read().tables.clone();
-            for table in
-                tables.tables().filter(|table| !table.is_damaged() && table.may_hold_replaced(oldest))
-            {
-                let newest = table.footer().keys as f64 / table.footer().entries as f64;
-                if best.as_ref().is_none_or(|(least, ..)| newest < *least) {
-                    best = Some((newest, part, table.clone()));
-                }
+            let with_replaced =
+                tables.tables().filter(|table| !table.is_damaged() && table.may_hold_replaced(oldest));
+            let newest = |table: &LiveTable<D>| table.footer().keys as f64 / table.footer().entries as f64;
+            found.extend(with_replaced.map(|table| (newest(table), part, table.clone())));
+        }
+        found.sort_by(|one: &(f64, _, _), other| one.0.total_cmp(&other.0));
+        let mut full = None;
+        for (_, part, table) in found {
+            let _migration = part.migration.lock();
+            let plan = Plan::of_live(&part.read().tables, &table);
+            // Where it is gone, another migration has rewritten it.
+            let Some(plan) = plan else { return Ok(Some(Migrated::default())) };
+            match self.migrate_or_mark(part, &plan, Victims::None, false) {
+                Err(error) if error.kind() == ErrorKind::NoSpace => full = full.or(Some(error)),
+                done => return done.map(Some),
             }
         }
-        let Some((_, part, table)) = best else { return Ok(None) };
-        let _migration = part.migration.lock();
-        let plan = Plan::of_live(&part.read().tables, &table);
-        // Where it is gone, another migration has rewritten it.
-        plan.map_or(Ok(Migrated::default()), |plan| self.migrate_or_mark(part, &plan, Victims::None, false))
-            .map(Some)
+        full.map_or(Ok(None), Err)
     }
 
     /// Takes out of all tables what was replaced, and no snapshot needs.
@@ -148,7 +151,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Ok(())
     }
 
-    /// Flash is full: rewrites tables that hold what was replaced, sweeps those of fast devices that hold what was removed, or moves some
+    /// Flash is full: sweeps tables of fast devices that hold what was removed, rewrites those that hold what was replaced, or moves some
     /// down, until some room was gained. `false` if none was.
     ///
     /// # Errors
@@ -161,9 +164,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 Err(error) if error.kind() == ErrorKind::NoSpace => Ok(None),
                 done => done,
             };
-            let mut done = where_there_is_room(self.rewrite_replaced(self.oldest_snapshot()))?;
+            let mut done = where_there_is_room(self.descend(Down::Removed))?;
             if done.is_none() {
-                done = where_there_is_room(self.descend(Down::Removed))?;
+                done = where_there_is_room(self.rewrite_replaced(self.oldest_snapshot()))?;
             }
             match done.map_or_else(|| self.descend(Down::Any), |done| Ok(Some(done)))? {
                 Some(done) if done.gained > 0 => return Ok(true),
@@ -183,7 +186,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         for table in levels.level(level).tables() {
             let plan = match which {
                 Down::Removed => self.plan_sweep(levels, table, oldest, true),
-                Down::Any if table.is_fast() => self.plan_sweep(levels, table, oldest, false),
+                Down::Any if table.is_on_device() => self.plan_sweep(levels, table, oldest, false),
                 Down::Any | Down::TooLarge => self
                     .plan_merge(levels, table)
                     .or_else(|| self.plan_sweep(levels, table, oldest, true))
@@ -208,11 +211,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// device and flash has no room for it.
     fn plan_merge(&self, levels: &Levels<D>, upper: &Arc<LiveTable<D>>) -> Option<Plan<D>> {
         let whole = Plan::down(levels, upper, upper.level() + 1, false);
-        if self.has_room_for(&whole, Limit::Shrink, 0) || !upper.is_fast() && whole.tables.len() <= 2 {
+        if self.has_room_for(&whole, Limit::Shrink, 0) || !upper.is_on_device() && whole.tables.len() <= 2 {
             return Some(whole);
         }
         let first = whole.part(levels, upper.smallest());
-        (!upper.is_fast() || self.has_room_for(&first, Limit::Shrink, 0)).then_some(first)
+        (!upper.is_on_device() || self.has_room_for(&first, Limit::Shrink, 0)).then_some(first)
     }
 
     /// To sweep `upper`, if it is on a fast device, and what was gained by it is not yet: with `removes`, only if it has tombstones, otherwise
@@ -224,9 +227,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         oldest: Seqno,
         removes: bool,
     ) -> Option<Plan<D>> {
-        if !upper.is_fast() || upper.is_swept(oldest) || removes != (upper.footer().tombstones > 0) {
+        if !upper.is_on_device() || upper.is_swept(oldest) || removes != (upper.footer().tombstones > 0) {
             return None;
         }
+        // Where all of it is older than any snapshot, every tombstone is one that all see.
+        let is_unsure = removes && upper.footer().highest_seqno > oldest;
+        let seen = if is_unsure { Some(self.first_removed(upper, oldest)?) } else { None };
         // Where there is nothing to be removed, tombstones would only be another table.
         let mut below = (upper.level() + 1..=self.levels).map(|into| Plan::down(levels, upper, into, true));
         let whole = below.find(|plan| plan.tables.len() > 1);
@@ -234,8 +240,19 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if self.has_room_for(&whole, Limit::Shrink, 0) {
             return Some(whole);
         }
-        let part = whole.part(levels, &first_removed(upper, oldest).filter(|_| removes)?);
+        let first = seen.or_else(|| self.first_removed(upper, oldest).filter(|_| removes))?;
+        let part = whole.part(levels, &first);
         self.has_room_for(&part, Limit::Shrink, 0).then_some(part)
+    }
+
+    /// The first key of which the newest version in `table` is a tombstone that every snapshot sees, if none is older than one at `oldest`.
+    fn first_removed(&self, table: &LiveTable<D>, oldest: Seqno) -> Option<Vec<u8>> {
+        match first_removed(table, oldest) {
+            Ok(None) => table.mark_swept(oldest),
+            Ok(first) => return first,
+            Err(error) => self.leave_out(table, &error, matches!(error, Error::Io { op: "read", .. })),
+        }
+        None
     }
 
     /// Makes the one table of `plan` one of `level`, where nothing lies between its keys. `false` if it has to be rewritten, for tombstones that
@@ -281,6 +298,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     let fits = |number: &usize| {
                         let pair = &tables[*number..*number + 2];
                         pair.iter().all(|table| !table.is_damaged())
+                            && pair[0].is_on_device() == pair[1].is_on_device()
                             && pair.iter().map(|table| table.file_len()).sum::<u64>()
                                 <= self.options.table_bytes
                     };
@@ -306,16 +324,16 @@ fn tombstones<D: Dir>(levels: &Levels<D>, level: Level) -> u64 {
     levels.level(level).tables().iter().map(|table| table.footer().tombstones).sum()
 }
 
-/// The first key of which the newest version in `table` is a tombstone that every snapshot sees, if none is older than one at `oldest`.
-fn first_removed<D: Dir>(table: &LiveTable<D>, oldest: Seqno) -> Option<Vec<u8>> {
-    let whole = table.table(Cause::Migration).ok()?;
+/// As [`Core::first_removed`]. Reads the table as far as that.
+fn first_removed<D: Dir>(table: &LiveTable<D>, oldest: Seqno) -> Result<Option<Vec<u8>>> {
+    let whole = table.table(Cause::Migration)?;
     let mut entries = whole.iter(ALL, Direction::Forward, AHEAD, Cause::Migration);
     let mut last_key = Vec::new();
     loop {
-        entries.advance().ok()?;
-        let entry = entries.entry()?;
+        entries.advance()?;
+        let Some(entry) = entries.entry() else { return Ok(None) };
         if entry.value.is_none() && entry.seqno <= oldest && entry.key != last_key {
-            return Some(entry.key.to_vec());
+            return Ok(Some(entry.key.to_vec()));
         }
         last_key.clear();
         last_key.extend_from_slice(entry.key);

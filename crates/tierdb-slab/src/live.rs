@@ -50,9 +50,9 @@ pub struct LiveTable<D: Dir> {
     bucket: Option<Box<Bucket>>,
     /// Of its keys, the share that stayed in its level for being popular when a table was merged into the next one. Not stored.
     pub stayed_share: f64,
-    /// The oldest snapshot when all of it was merged with what is below, and it stayed: what was replaced or removed below by then is gone. Not
-    /// stored.
-    pub swept: Option<Seqno>,
+    /// The oldest snapshot when all of it was merged with what is below, and it stayed: what was replaced or removed below by then is gone. 0
+    /// before. Not stored.
+    swept: AtomicU64,
     /// Reads of popular keys that it answered since it was written.
     pub hot_reads: AtomicU64,
     /// Gone with the table: what is kept of its values is of no use then.
@@ -95,7 +95,7 @@ impl<D: Dir> LiveTable<D> {
             dirty_keys,
             bucket,
             stayed_share: 0.0,
-            swept: None,
+            swept: AtomicU64::new(0),
             hot_reads,
             life: Arc::new(()),
         }
@@ -236,7 +236,13 @@ impl<D: Dir> LiveTable<D> {
 
     /// Whether to sweep it would gain nothing if no older snapshot is open than one at `oldest`.
     pub fn is_swept(&self, oldest: Seqno) -> bool {
-        self.swept.is_some_and(|swept| swept >= oldest || self.footer.tombstones == 0)
+        let swept = self.swept.load(Ordering::Relaxed);
+        swept >= oldest || swept > 0 && self.footer.tombstones == 0
+    }
+
+    /// To sweep it gains nothing, if no older snapshot is open than one at `oldest`.
+    pub fn mark_swept(&self, oldest: Seqno) {
+        self.swept.fetch_max(oldest, Ordering::Relaxed);
     }
 
     /// Whether it could not be read whole, for good or for now.
@@ -278,6 +284,11 @@ impl<D: Dir> LiveTable<D> {
     /// Whether it is on a fast block device.
     pub fn is_fast(&self) -> bool {
         self.file.is_fast()
+    }
+
+    /// Whether that device is one that tables are written to, and keeps room for rewriting its own.
+    pub fn is_on_device(&self) -> bool {
+        self.is_fast() && self.flash.dir(self.file.dir).is_some_and(|dir| dir.capacity > 0)
     }
 
     /// Its level.

@@ -228,7 +228,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     None => merged.stayed_share,
                 };
                 let is_whole = is_above && old.first().is_some_and(|upper| plan.is_all_of(upper));
-                live.swept = is_whole.then_some(merged.cleaned);
+                if is_whole {
+                    live.mark_swept(merged.cleaned);
+                }
                 Some(Arc::new(live))
             })
             .collect();

@@ -24,7 +24,7 @@ pub enum Victims {
     Unpopular,
     /// All.
     All,
-    /// Only tombstones: flash must not grow.
+    /// Only tombstones, no more than a table of them: flash must not grow.
     Tombstones,
     /// None: tables are rewritten.
     None,
@@ -103,13 +103,14 @@ impl<D: Dir> Plan<D> {
     /// How far its merge fills the places of tables of `level`, its own or the one above, with victims that add as much as `adds` says. What
     /// was on a fast device, and is not any more, comes on top of what flash has.
     pub fn limits(&self, level: Level, adds: Limit) -> Limits {
-        let is_fast = self.tables.iter().any(|table| table.is_fast());
-        if level == FIRST && is_fast {
-            Limits { flash: Limit::Growth, fast: adds }
-        } else if is_fast && !self.sweep {
-            Limits::both(Limit::Growth)
-        } else {
+        let on_device = |table: &Arc<LiveTable<D>>| table.is_on_device();
+        let mut of_level = self.tables.iter().filter(|table| table.level() == level);
+        if !self.tables.iter().any(on_device) || self.sweep && level == self.into {
             Limits { flash: adds, fast: Limit::Growth }
+        } else if level == FIRST && of_level.all(on_device) {
+            Limits { flash: Limit::Growth, fast: adds }
+        } else {
+            Limits::both(Limit::Growth)
         }
     }
 
@@ -137,7 +138,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn victims(&self, state: &State<D>, plan: &Plan<D>, which: Victims) -> Vec<Victim> {
         let Some(bounds) = bounds(&plan.range) else { return Vec::new() };
         let fate = self.fates(state, which);
-        let mut left = plan.most_victims() * self.options.table_bytes;
+        let most = if which == Victims::Tombstones { 1 } else { plan.most_victims() };
+        let mut left = most * self.options.table_bytes;
         let mut found = Vec::new();
         for (key, entry) in state.index.range::<[u8], _>(bounds) {
             let stays = match fate(key, *entry) {

@@ -40,7 +40,7 @@ const MOST_DOUBLED: u32 = 6;
 /// than so many rounds of migration have left free, up to the longest.
 const PACE: Duration = Duration::from_micros(500);
 const CROWDED_PACE: Duration = Duration::from_millis(5);
-const MOST_CROWDED: u32 = 20;
+const MOST_CROWDED: u32 = 4;
 const MANY_ROUNDS: u32 = 8;
 
 /// Signals between writers and the background threads.

@@ -215,8 +215,11 @@ impl Prepared {
         let emulated = self.config.fast.first().and_then(|fast| fast.emulate.as_deref());
         let logged = shape::logged_bytes(shape).div_ceil(tiers.len().max(1) as u64);
         let dir = |tier: &Tier<RealDir>| {
-            // What is not there cannot be left to the image of the pool, which grows.
-            let whole = tier.identity().capacity.min(file_system_bytes(&tier.path)?);
+            // What others have cannot be left to the image of the pool, which grows.
+            let whole = tier
+                .identity()
+                .capacity
+                .min(available_bytes(&tier.path)?.saturating_add(own_bytes(&tier.path)?));
             Ok(TierDir {
                 dir: tier.dir.clone(),
                 capacity: data_capacity(&tier.path, Some(ByteSize(whole)), logged)?,
@@ -532,6 +535,16 @@ fn file_system_bytes(path: &Path) -> Result<u64> {
 fn available_bytes(path: &Path) -> Result<u64> {
     let found = rustix::fs::statvfs(path).map_err(|e| io("stat", path, e.into()))?;
     Ok(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+/// What the files in the directory at `path` take.
+fn own_bytes(path: &Path) -> Result<u64> {
+    let stat = |error| io("stat", path, error);
+    let mut bytes = 0;
+    for file in std::fs::read_dir(path).map_err(stat)? {
+        bytes += file.and_then(|file| file.metadata()).map_err(stat)?.blocks() * 512;
+    }
+    Ok(bytes)
 }
 
 /// Whether `name` is a file that an engine keeps values in.

@@ -73,7 +73,7 @@ pub struct Slab {
     /// and takes that much more room and time; where there is not so much room, one table at a time. *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range_tables: Option<u8>,
-    /// Bytes of a table on flash, about. Default a sixteenth of the fast tier, 256 KiB to 8 MiB; 16 KiB to 1 GiB.
+    /// Bytes of a table, about. Default a sixteenth of what records take of the fast tier, 256 KiB to 8 MiB; 16 KiB to 1 GiB.
     ///
     /// *Takes effect on open,* for tables that are written from then on.
     #[serde(default, with = "size::optional", skip_serializing_if = "Option::is_none")]
