@@ -240,7 +240,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if self.has_room_for(&whole, Limit::Shrink, 0) {
             return Some(whole);
         }
-        let first = seen.or_else(|| self.first_removed(upper, oldest).filter(|_| removes))?;
+        if !removes {
+            return None;
+        }
+        let first = seen.or_else(|| self.first_removed(upper, oldest))?;
         let part = whole.part(levels, &first);
         self.has_room_for(&part, Limit::Shrink, 0).then_some(part)
     }

@@ -398,7 +398,7 @@ fn settle(plan: &mut Plan) {
             phase.warmup = Some(Warmup::Settled { least: seconds / 2.0, ops: 0, most });
             words = Some(format!(
                 "{seconds} s after a warm-up of {} s at least, until the bytes read from devices for an operation differ by less \
-                 than 2 % from a quarter of a phase to the next, or of {cached} s, with scans of {laid_out} s",
+                 than 2 % from a quarter of a phase to the next, or of {cached:.1} s, with scans of {laid_out:.1} s",
                 seconds / 2.0
             ));
         }
