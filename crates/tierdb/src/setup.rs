@@ -216,10 +216,10 @@ impl Prepared {
         let logged = shape::logged_bytes(shape).div_ceil(tiers.len().max(1) as u64);
         let dir = |tier: &Tier<RealDir>| {
             // What others have cannot be left to the image of the pool, which grows.
-            let whole = tier
-                .identity()
-                .capacity
-                .min(available_bytes(&tier.path)?.saturating_add(own_bytes(&tier.path)?));
+            let own = own_bytes(&tier.path, |_| true)?;
+            let whole = tier.identity().capacity.min(available_bytes(&tier.path)?.saturating_add(own));
+            // That of a store that an older build has made may be larger.
+            let logged = logged.max(own_bytes(&tier.path, |name| !is_data(name))?);
             Ok(TierDir {
                 dir: tier.dir.clone(),
                 capacity: data_capacity(&tier.path, Some(ByteSize(whole)), logged)?,
@@ -537,12 +537,15 @@ fn available_bytes(path: &Path) -> Result<u64> {
     Ok(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
-/// What the files in the directory at `path` take.
-fn own_bytes(path: &Path) -> Result<u64> {
+/// What those files in the directory at `path` take whose name `counts`.
+fn own_bytes(path: &Path, counts: impl Fn(&str) -> bool) -> Result<u64> {
     let stat = |error| io("stat", path, error);
     let mut bytes = 0;
     for file in std::fs::read_dir(path).map_err(stat)? {
-        bytes += file.and_then(|file| file.metadata()).map_err(stat)?.blocks() * 512;
+        let file = file.map_err(stat)?;
+        if counts(&file.file_name().to_string_lossy()) {
+            bytes += file.metadata().map_err(stat)?.blocks() * 512;
+        }
     }
     Ok(bytes)
 }

@@ -30,7 +30,7 @@ const LOG_SHARE: u64 = 8;
 const LOG_WANTED: u64 = 64 << 20;
 /// A logged pool takes at most this share of memory. The other half is cache, and what the engine needs.
 const POOL_MEMORY_SHARE: u64 = 2;
-/// Of a fast block tier that has tables beside it, at most this share: its image takes twice that, and holds nothing that DRAM does not.
+/// Of a fast block tier that has tables beside it, at most this share: its image takes more than that, and holds nothing that DRAM does not.
 const POOL_FAST_SHARE: u64 = 6;
 /// A logged pool on one SSD takes at most this share of the capacity: its image is twice as large, and the
 /// values are to get most of it.
@@ -111,7 +111,7 @@ fn on_block_tiers(
     least_pool: u64,
 ) -> (u64, u64) {
     let log_len = log_len(capacity, memory);
-    // The pool's image and table take 2 and 1/32 of it.
+    // The pool's image and table take 2 and 1/32 of it, or less.
     let room = capacity.saturating_sub(log_len + reserve) / 65 * 32;
     let share = match engine {
         EngineKind::Valuelog => u64::MAX,
@@ -135,7 +135,8 @@ pub fn logged_layout(engine: EngineKind, memory: u64, fast: Option<u64>) -> Logg
         Some(capacity) => on_block_tiers(engine, capacity, RESERVE, memory, 0),
         None => beside_values(u64::MAX, memory, 0),
     };
-    layout(pool_len, log_len)
+    let mode = if fast.is_some() { Mode::Block } else { Mode::OneDirectory };
+    layout(pool_len, log_len, image_capacity(engine, mode, pool_len))
 }
 
 /// What a mapped tier of `capacity` gives where there are several.
@@ -162,19 +163,30 @@ fn log_len(capacity: u64, memory: u64) -> u64 {
 
 /// Bytes that a logged pool of this shape may take on its device.
 pub(crate) fn logged_bytes(shape: &Shape) -> u64 {
-    shape.log_len + shape.pool_len * 2 + shape.pool_len / 32 + RESERVE
+    let image = image_capacity(shape.engine, shape.mode, shape.pool_len);
+    shape.log_len + image + shape.pool_len / 32 + RESERVE
+}
+
+/// What the image of a pool may take: twice as much, so that a checkpoint is never made in rounds. Where the engine has tables beside it
+/// that want the room, a quarter more than the pool, which is the least: what has changed is written in up to five rounds.
+fn image_capacity(engine: EngineKind, mode: Mode, pool_len: u64) -> u64 {
+    match (engine, mode) {
+        (EngineKind::Slab, Mode::Block) => pool_len + whole_pages(pool_len / 4) + 16 * PAGE,
+        _ => pool_len * 2,
+    }
 }
 
 /// How the logged pool of a store of this shape is laid out.
 pub(crate) fn logged_options(shape: &Shape) -> LoggedOptions {
-    layout(shape.pool_len, shape.log_len)
+    let image = image_capacity(shape.engine, shape.mode, shape.pool_len);
+    layout(shape.pool_len, shape.log_len, image)
 }
 
-fn layout(pool_len: u64, log_len: u64) -> LoggedOptions {
+fn layout(pool_len: u64, log_len: u64, image_capacity: u64) -> LoggedOptions {
     LoggedOptions {
         log_len,
         buffer_bytes: whole_pages(log_len / LOG_BLOCKS).clamp(PAGE, LOG_BUFFER_MAX),
-        image_capacity: pool_len * 2,
+        image_capacity,
         ..LoggedOptions::new(pool_len)
     }
 }
