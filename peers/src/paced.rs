@@ -229,22 +229,16 @@ fn syncing(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
     result
 }
 
-/// As the C library's.
-///
-/// # Safety
-/// None: the kernel checks the argument.
+/// As the C library's; the kernel checks the argument.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
+extern "C" fn fdatasync(fd: c_int) -> c_int {
     // SAFETY: the call has no pointer.
     syncing(fd, || unsafe { libc::syscall(libc::SYS_fdatasync, fd) as c_int })
 }
 
-/// As the C library's.
-///
-/// # Safety
 /// As [`fdatasync`].
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fsync(fd: c_int) -> c_int {
+extern "C" fn fsync(fd: c_int) -> c_int {
     // SAFETY: the call has no pointer.
     syncing(fd, || unsafe { libc::syscall(libc::SYS_fsync, fd) as c_int })
 }

@@ -215,6 +215,7 @@ mod tests {
     use crate::config::Options;
     use crate::levels::FIRST;
     use crate::rig;
+    use std::cell::Cell;
     use tierdb_base::FailureLatch;
     use tierdb_device::Meter;
     use tierdb_engine::TierDir;
@@ -274,9 +275,8 @@ mod tests {
         let options = Options { levels: None, table_bytes: 96 << 10, ..rig::options(132 << 10) };
         let flash = Arc::new(Flash::new(vec![flash], vec![fast], 7, &options, FailureLatch::new()));
         let how = (Limits::both(Limit::Growth), Cause::Migration);
-        let mut next = 0..;
-        let next = std::cell::RefCell::new(&mut next);
-        let number = || next.borrow_mut().next().unwrap_or(0);
+        let next = Cell::new(0);
+        let number = || next.replace(next.get() + 1);
         let mut builder =
             TableBuilder::new(&flash, flash.dirs_for(FIRST), (FIRST, Vec::new()), 0, how, &number);
         let long = vec![7; options.table_bytes as usize];

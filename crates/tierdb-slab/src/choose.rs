@@ -13,7 +13,7 @@ use crate::plan::{Fate, Plan, Victims};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, Range};
 use std::sync::atomic::Ordering;
-use tierdb_base::{Error, Seqno};
+use tierdb_base::Seqno;
 use tierdb_device::{Cause, Dir};
 use tierdb_pmem::Pool;
 
@@ -126,8 +126,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let whole = match table.table(Cause::Migration) {
             Ok(whole) => whole,
             Err(error) => {
-                // That there are too many open files, say, is not the table's fault.
-                self.leave_out(table, &error, matches!(error, Error::Io { op: "read", .. }));
+                self.leave_out_unread(table, &error);
                 return None;
             }
         };
@@ -172,6 +171,7 @@ mod tests {
     use crate::core::hash_of;
     use crate::rig::{self, Store};
     use std::sync::Arc;
+    use tierdb_base::Error;
     use tierdb_engine::{Durability, Engine};
 
     const POOL: u64 = 260 << 10;

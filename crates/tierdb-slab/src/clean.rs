@@ -91,8 +91,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 let state = part.read();
                 let left = || touched(&state, oldest).filter(|(.., table)| !table.is_damaged());
                 // What was not read before comes last: others need not wait for it. And what is on a fast device, which may be full.
-                let trusted = left().filter(|(.., table)| table.is_trusted());
-                let found = trusted.min_by_key(|(.., table)| table.is_fast()).or_else(|| left().next());
+                let trusted = || left().filter(|(.., table)| table.is_trusted());
+                let found = trusted().find(|(.., table)| !table.is_fast());
+                let found = found.or_else(|| trusted().next()).or_else(|| left().next());
                 found.map(|(level, number, _)| Plan::of_table(&state.tables, level, number))
             };
             let Some(plan) = plan else { break migration };

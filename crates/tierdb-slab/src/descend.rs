@@ -9,16 +9,16 @@ use crate::core::Core;
 use crate::flash::Limit;
 use crate::levels::{FIRST, Level, Levels};
 use crate::live::LiveTable;
-use crate::merge::{AHEAD, ALL};
+use crate::merge::read_through;
 use crate::migrate::Migrated;
 use crate::partition::Partition;
 use crate::plan::{Plan, Victims};
 use std::sync::Arc;
-use tierdb_base::{Error, ErrorKind, Result, Seqno};
-use tierdb_device::{Cause, Dir};
+use tierdb_base::{ErrorKind, Result, Seqno};
+use tierdb_device::Dir;
 use tierdb_engine::KeyRange;
 use tierdb_pmem::{Pool, Stage};
-use tierdb_table::{Direction, Source};
+use tierdb_table::EntryRef;
 
 /// What stays of a table at the most, where the level above is on a faster device.
 pub const MOST_STAYS: f64 = 0.75;
@@ -184,13 +184,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let oldest = self.oldest_snapshot();
         let mut best: Option<((bool, f64), Plan<D>)> = None;
         for table in levels.level(level).tables() {
+            let removes = table.footer().tombstones > 0;
+            let sweep = || self.plan_sweep(levels, table, oldest);
             let plan = match which {
-                Down::Removed => self.plan_sweep(levels, table, oldest, true),
-                Down::Any if table.is_on_device() => self.plan_sweep(levels, table, oldest, false),
-                Down::Any | Down::TooLarge => self
-                    .plan_merge(levels, table)
-                    .or_else(|| self.plan_sweep(levels, table, oldest, true))
-                    .or_else(|| self.plan_sweep(levels, table, oldest, false)),
+                Down::Removed => removes.then(sweep).flatten(),
+                Down::Any if table.is_on_device() => (!removes).then(sweep).flatten(),
+                Down::Any | Down::TooLarge => self.plan_merge(levels, table).or_else(sweep),
             };
             let Some(plan) = plan.filter(|plan| plan.tables.iter().all(|table| !table.is_damaged())) else {
                 continue;
@@ -198,8 +197,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let overlap: u64 = plan.tables[1..].iter().map(|table| table.file_len()).sum();
             // What stayed once stays again, for the most part.
             let leaving = table.file_len() as f64 * (1.0 - MOST_STAYS * table.stayed_share);
-            let removes_nothing = plan.sweep && table.footer().tombstones == 0;
-            let cost = (removes_nothing, overlap as f64 / leaving);
+            let cost = (plan.sweep && !removes, overlap as f64 / leaving);
             if best.as_ref().is_none_or(|(least, _)| cost < *least) {
                 best = Some((cost, plan));
             }
@@ -218,18 +216,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
         (!upper.is_on_device() || self.has_room_for(&first, Limit::Shrink, 0)).then_some(first)
     }
 
-    /// To sweep `upper`, if it is on a fast device, and what was gained by it is not yet: with `removes`, only if it has tombstones, otherwise
-    /// only if it has none. Where the reserve of flash does not hold all that, keys about its first tombstone.
-    fn plan_sweep(
-        &self,
-        levels: &Levels<D>,
-        upper: &Arc<LiveTable<D>>,
-        oldest: Seqno,
-        removes: bool,
-    ) -> Option<Plan<D>> {
-        if !upper.is_on_device() || upper.is_swept(oldest) || removes != (upper.footer().tombstones > 0) {
+    /// To sweep `upper`, if it is on a fast device, and what that gains was not gained yet. Where the reserve of flash does not hold all that, keys
+    /// about its first tombstone, if it has any.
+    fn plan_sweep(&self, levels: &Levels<D>, upper: &Arc<LiveTable<D>>, oldest: Seqno) -> Option<Plan<D>> {
+        if !upper.is_on_device() || upper.is_swept(oldest) {
             return None;
         }
+        let removes = upper.footer().tombstones > 0;
         // Where all of it is older than any snapshot, every tombstone is one that all see.
         let is_unsure = removes && upper.footer().highest_seqno > oldest;
         let seen = if is_unsure { Some(self.first_removed(upper, oldest)?) } else { None };
@@ -249,11 +242,19 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// The first key of which the newest version in `table` is a tombstone that every snapshot sees, if none is older than one at `oldest`.
+    /// Reads it as far as that.
     fn first_removed(&self, table: &LiveTable<D>, oldest: Seqno) -> Option<Vec<u8>> {
-        match first_removed(table, oldest) {
+        let mut last_key = Vec::new();
+        let is_removed = |entry: &EntryRef<'_>| {
+            let is_newest = entry.key != last_key;
+            last_key.clear();
+            last_key.extend_from_slice(entry.key);
+            is_newest && entry.value.is_none() && entry.seqno <= oldest
+        };
+        match read_through(table, is_removed) {
             Ok(None) => table.mark_swept(oldest),
             Ok(first) => return first,
-            Err(error) => self.leave_out(table, &error, matches!(error, Error::Io { op: "read", .. })),
+            Err(error) => self.leave_out_unread(table, &error),
         }
         None
     }
@@ -325,22 +326,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
 /// Tombstones of the tables of `level`.
 fn tombstones<D: Dir>(levels: &Levels<D>, level: Level) -> u64 {
     levels.level(level).tables().iter().map(|table| table.footer().tombstones).sum()
-}
-
-/// As [`Core::first_removed`]. Reads the table as far as that.
-fn first_removed<D: Dir>(table: &LiveTable<D>, oldest: Seqno) -> Result<Option<Vec<u8>>> {
-    let whole = table.table(Cause::Migration)?;
-    let mut entries = whole.iter(ALL, Direction::Forward, AHEAD, Cause::Migration);
-    let mut last_key = Vec::new();
-    loop {
-        entries.advance()?;
-        let Some(entry) = entries.entry() else { return Ok(None) };
-        if entry.value.is_none() && entry.seqno <= oldest && entry.key != last_key {
-            return Ok(Some(entry.key.to_vec()));
-        }
-        last_key.clear();
-        last_key.extend_from_slice(entry.key);
-    }
 }
 
 #[cfg(test)]

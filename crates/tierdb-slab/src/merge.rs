@@ -22,8 +22,8 @@ use tierdb_pmem::Pool;
 use tierdb_table::{Direction, EntryRef, Merge, ReadAhead, Retain, Retention, Source};
 
 /// How a merge reads a table.
-pub const ALL: Bounds<'_> = (Bound::Unbounded, Bound::Unbounded);
-pub const AHEAD: ReadAhead = ReadAhead { first: 256 << 10, most: 256 << 10 };
+const ALL: Bounds<'_> = (Bound::Unbounded, Bound::Unbounded);
+const AHEAD: ReadAhead = ReadAhead { first: 256 << 10, most: 256 << 10 };
 
 /// What an entry takes in a table beside key and value, in bytes, about.
 const ENTRY_BYTES: u64 = 16;
@@ -72,35 +72,26 @@ impl<D: Dir> Begun<'_, D> {
     }
 }
 
-/// What of a merge into the second level comes to the first one, which is on a faster device, or stays there.
-struct Staying<'m, D: Dir> {
+/// What of a merge comes to the first level, which is on a faster device, or stays there.
+enum Staying<'m, D: Dir> {
+    /// Into the second level: what is popular.
+    Popular(Popular<'m, D>),
+    /// Of a table that is swept: all that it has, but for tombstones up to this write, which every snapshot sees.
+    Swept(Seqno),
+}
+
+/// What is popular of the keys of the upper table, also what has a newer version on the fast tier, which will come to its place, as long as
+/// that leaves it by a quarter smaller, in keys and in bytes.
+struct Popular<'m, D: Dir> {
     upper: &'m LiveTable<D>,
-    which: Which,
+    threshold: Threshold,
     keys: u64,
     bytes: u64,
 }
 
-/// Of which keys.
-enum Which {
-    /// What is popular of the keys of the upper table, also what has a newer version on the fast tier, which will come to its place, as
-    /// long as that leaves it by a quarter smaller, in keys and in bytes.
-    Popular(Threshold),
-    /// All that the upper table has, but for tombstones up to this write, which every snapshot sees.
-    Swept(Seqno),
-}
-
-impl<D: Dir> Staying<'_, D> {
-    /// Whether `entry`, the newest of its key, does so, which is from the upper table if `is_uppers`.
-    fn takes(
-        &mut self,
-        entry: &EntryRef<'_>,
-        is_uppers: bool,
-        popularity: impl FnOnce(u64) -> Popularity,
-    ) -> bool {
-        let threshold = match &self.which {
-            Which::Popular(threshold) => threshold,
-            Which::Swept(oldest) => return is_uppers && (entry.value.is_some() || entry.seqno > *oldest),
-        };
+impl<D: Dir> Popular<'_, D> {
+    /// Whether `entry`, the newest of its key, is.
+    fn takes(&mut self, entry: &EntryRef<'_>, popularity: impl FnOnce(u64) -> Popularity) -> bool {
         let Some(value) = entry.value else { return false };
         let len = (entry.key.len() + value.len()) as u64;
         // Between other keys there may be other tables of the first level.
@@ -109,7 +100,7 @@ impl<D: Dir> Staying<'_, D> {
         let fits =
             self.bytes + len <= most(self.upper.file_len()) && self.keys < most(self.upper.footer().keys);
         let hash = hash_of(entry.key);
-        if !is_its || !fits || !threshold.pins_same(popularity(hash), hash) {
+        if !is_its || !fits || !self.threshold.pins_same(popularity(hash), hash) {
             return false;
         }
         (self.keys, self.bytes) = (self.keys + 1, self.bytes + len);
@@ -273,9 +264,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
             if newest {
                 last_key.clear();
                 last_key.extend_from_slice(entry.key);
-                let popularity = |hash| self.tracker.popularity(hash);
-                let takes = |staying: &mut Staying<'_, D>| staying.takes(&entry, is_uppers, popularity);
-                stays = staying.as_mut().is_some_and(takes);
+                stays = match &mut staying {
+                    Some(Staying::Popular(popular)) => {
+                        popular.takes(&entry, |hash| self.tracker.popularity(hash))
+                    }
+                    Some(Staying::Swept(oldest)) => {
+                        is_uppers && (entry.value.is_some() || entry.seqno > *oldest)
+                    }
+                    None => false,
+                };
             }
             // What is swept is for snapshots to find where it is.
             let stays = stays && (is_uppers || !plan.sweep);
@@ -311,8 +308,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let stayed_before: f64 =
             plan.tables.iter().filter(|table| table.level() == plan.into).map(stayed_before).sum();
         let stayed_share = (stayed_before / entries.max(1) as f64).min(1.0);
-        let popular = staying.filter(|staying| matches!(staying.which, Which::Popular(_)));
-        let (written, stayed) = (written.and(more), popular.map(|staying| staying.bytes));
+        let written = written.and(more);
+        let stayed = match staying {
+            Some(Staying::Popular(popular)) => Some(popular.bytes),
+            Some(Staying::Swept(_)) | None => None,
+        };
         Ok(Merged { tables, written, entries, promotions, stayed_share, stayed, cleaned: oldest })
     }
 
@@ -329,15 +329,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// of a table that is swept, where the oldest snapshot is one at `oldest`.
     fn staying<'m>(&self, begun: &Begun<'m, D>, oldest: Seqno) -> Option<Staying<'m, D>> {
         let plan = begun.plan;
+        if plan.sweep {
+            return Some(Staying::Swept(oldest));
+        }
         let upper = plan.tables.first().filter(|table| table.level() == FIRST)?;
-        let which = if plan.sweep {
-            Which::Swept(oldest)
-        } else if plan.into == FIRST + 1 && self.goes_up(plan.into) && plan.is_all_of(upper) {
-            Which::Popular(self.tracker.threshold(self.stay_share.pct()))
-        } else {
-            return None;
-        };
-        Some(Staying { upper, which, keys: 0, bytes: 0 })
+        (plan.into == FIRST + 1 && self.goes_up(plan.into) && plan.is_all_of(upper)).then(|| {
+            let threshold = self.tracker.threshold(self.stay_share.pct());
+            Staying::Popular(Popular { upper, threshold, keys: 0, bytes: 0 })
+        })
     }
 
     /// Bytes of records that a migration may copy to the fast tier, if `leaving_bytes` leave it: half of these, and what
@@ -349,14 +348,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 }
 
-/// Reads what a merge reads of `table`.
-pub fn read_through<D: Dir>(table: &LiveTable<D>) -> Result<()> {
+/// Reads what a merge reads of `table`, up to an entry that `is_wanted`: its key. All of it if none is.
+pub fn read_through<D: Dir>(
+    table: &LiveTable<D>,
+    mut is_wanted: impl FnMut(&EntryRef<'_>) -> bool,
+) -> Result<Option<Vec<u8>>> {
     let whole = table.table(Cause::Migration)?;
     let mut entries = whole.iter(ALL, Direction::Forward, AHEAD, Cause::Migration);
     loop {
         entries.advance()?;
-        if entries.entry().is_none() {
-            return Ok(());
+        let Some(entry) = entries.entry() else { return Ok(None) };
+        if is_wanted(&entry) {
+            return Ok(Some(entry.key.to_vec()));
         }
     }
 }

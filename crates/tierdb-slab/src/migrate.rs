@@ -220,15 +220,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
             .zip(records)
             .filter_map(|(table, (slots, places))| {
                 let manifest = Manifest { slots, home: heap.home_of(&places) };
-                let is_above = table.record.level < plan.into;
+                let upper = old.first().filter(|_| table.record.level < plan.into);
                 let mut live = table.into_live(manifest, merged.cleaned)?;
-                live.stayed_share = match old.first().filter(|_| is_above) {
+                live.stayed_share = match upper {
                     Some(_) if merged.stayed.is_some() => 1.0,
                     Some(upper) => upper.stayed_share,
                     None => merged.stayed_share,
                 };
-                let is_whole = is_above && old.first().is_some_and(|upper| plan.is_all_of(upper));
-                if is_whole {
+                if upper.is_some_and(|upper| plan.is_all_of(upper)) {
                     live.mark_swept(merged.cleaned);
                 }
                 Some(Arc::new(live))
@@ -327,7 +326,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
                 // Of several, which one it is, each by its own error: what is above a damaged table is to be merged with the fast tier as ever.
                 let failed: Vec<Option<Error>> =
-                    plan.tables.iter().map(|table| read_through(table).err()).collect();
+                    plan.tables.iter().map(|table| read_through(table, |_| false).err()).collect();
                 let all_whole = failed.iter().all(Option::is_none);
                 for (table, own) in plan.tables.iter().zip(failed) {
                     match own {
@@ -351,6 +350,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         } else {
             self.leave_out_for_now(table, error, suspect);
         }
+    }
+
+    /// As [`Core::leave_out`]; that there are too many open files, say, is not the table's fault.
+    pub fn leave_out_unread(&self, table: &LiveTable<D>, error: &Error) {
+        self.leave_out(table, error, matches!(error, Error::Io { op: "read", .. }));
     }
 
     fn leave_out_for_now(&self, table: &LiveTable<D>, error: &Error, suspect: bool) {

@@ -38,6 +38,12 @@ pub fn media(world: &World, flash_len: u64) -> Media<SimPool, SimDir> {
     }
 }
 
+/// The same with a fast device of 1 MiB, `beside`, for tables.
+pub fn media_beside(world: &World, flash_len: u64) -> Media<SimPool, SimDir> {
+    let dir = TierDir { dir: world.dir("beside"), capacity: 1 << 20, meter: Meter::new(), emulation: None };
+    Media { fast_dirs: vec![dir], ..media(world, flash_len) }
+}
+
 /// A world with such media, empty.
 pub fn world(pool_len: u64) -> World {
     fastrand::seed(1);

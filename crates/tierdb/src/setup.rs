@@ -216,10 +216,11 @@ impl Prepared {
         let logged = shape::logged_bytes(shape).div_ceil(tiers.len().max(1) as u64);
         let dir = |tier: &Tier<RealDir>| {
             // What others have cannot be left to the image of the pool, which grows.
-            let own = own_bytes(&tier.path, |_| true)?;
-            let whole = tier.identity().capacity.min(available_bytes(&tier.path)?.saturating_add(own));
+            let (data, rest) = own_bytes(&tier.path)?;
+            let room = available_bytes(&tier.path)?.saturating_add(data + rest);
+            let whole = tier.identity().capacity.min(room);
             // That of a store that an older build has made may be larger.
-            let logged = logged.max(own_bytes(&tier.path, |name| !is_data(name))?);
+            let logged = logged.max(rest);
             Ok(TierDir {
                 dir: tier.dir.clone(),
                 capacity: data_capacity(&tier.path, Some(ByteSize(whole)), logged)?,
@@ -537,17 +538,16 @@ fn available_bytes(path: &Path) -> Result<u64> {
     Ok(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
-/// What those files in the directory at `path` take whose name `counts`.
-fn own_bytes(path: &Path, counts: impl Fn(&str) -> bool) -> Result<u64> {
+/// What an engine's files in the directory at `path` take, and what the others there do.
+fn own_bytes(path: &Path) -> Result<(u64, u64)> {
     let stat = |error| io("stat", path, error);
-    let mut bytes = 0;
+    let (mut data, mut rest) = (0, 0);
     for file in std::fs::read_dir(path).map_err(stat)? {
         let file = file.map_err(stat)?;
-        if counts(&file.file_name().to_string_lossy()) {
-            bytes += file.metadata().map_err(stat)?.blocks() * 512;
-        }
+        let bytes = file.metadata().map_err(stat)?.blocks() * 512;
+        *if is_data(&file.file_name().to_string_lossy()) { &mut data } else { &mut rest } += bytes;
     }
-    Ok(bytes)
+    Ok((data, rest))
 }
 
 /// Whether `name` is a file that an engine keeps values in.

@@ -16,8 +16,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tierdb_base::mutant;
-use tierdb_device::Meter;
-use tierdb_engine::{Durability, Engine, KeyRange, Media, TierDir};
+use tierdb_engine::{Durability, Engine, KeyRange, Media};
 use tierdb_sim::{SimDir, SimPool, World};
 
 const POOL: u64 = 132 << 10;
@@ -207,11 +206,7 @@ fn what_comes_up_is_of_one_tables_keys() -> Outcome {
     let Store { world, engine } = Store::new();
     drop(engine);
     world.add_dir("beside");
-    let media = || {
-        let dir =
-            TierDir { dir: world.dir("beside"), capacity: 1 << 20, meter: Meter::new(), emulation: None };
-        Media { fast_dirs: vec![dir], ..media(&world) }
-    };
+    let media = || rig::media_beside(&world, 1 << 20);
     let engine = SlabStore::open(media(), options()).expect("whole");
     let store = Store { world: world.clone(), engine };
     (15..60).for_each(|number| store.put(number, 2));
