@@ -7,9 +7,7 @@ use rocksdb::{
     WriteBufferManager, WriteOptions,
 };
 use std::path::Path;
-use tierdb_bench::store::{
-    Counts, Durability, FLASH, Fast, Found, Setup, Store, StoreError, System, TierIo,
-};
+use tierdb_bench::store::{Counts, Durability, FLASH, Fast, Found, Setup, Store, StoreError, System, TierIo};
 
 /// The name of the fast tier, as TierDB has it.
 const FAST: &str = "fast";
