@@ -136,7 +136,7 @@ pub fn logged_layout(engine: EngineKind, memory: u64, fast: Option<u64>) -> Logg
         None => beside_values(u64::MAX, memory, 0),
     };
     let mode = if fast.is_some() { Mode::Block } else { Mode::OneDirectory };
-    layout(pool_len, log_len, image_capacity(engine, mode, pool_len))
+    logged_options(&Shape { engine, mode, pool_len, log_len })
 }
 
 /// What a mapped tier of `capacity` gives where there are several.
@@ -163,8 +163,8 @@ fn log_len(capacity: u64, memory: u64) -> u64 {
 
 /// Bytes that a logged pool of this shape may take on its device.
 pub(crate) fn logged_bytes(shape: &Shape) -> u64 {
-    let image = image_capacity(shape.engine, shape.mode, shape.pool_len);
-    shape.log_len + image + shape.pool_len / 32 + RESERVE
+    let &Shape { engine, mode, pool_len, log_len } = shape;
+    log_len + image_capacity(engine, mode, pool_len) + pool_len / 32 + RESERVE
 }
 
 /// What the image of a pool may take: twice as much, so that a checkpoint is never made in rounds. Where the engine has tables beside it
@@ -178,15 +178,11 @@ fn image_capacity(engine: EngineKind, mode: Mode, pool_len: u64) -> u64 {
 
 /// How the logged pool of a store of this shape is laid out.
 pub(crate) fn logged_options(shape: &Shape) -> LoggedOptions {
-    let image = image_capacity(shape.engine, shape.mode, shape.pool_len);
-    layout(shape.pool_len, shape.log_len, image)
-}
-
-fn layout(pool_len: u64, log_len: u64, image_capacity: u64) -> LoggedOptions {
+    let &Shape { engine, mode, pool_len, log_len } = shape;
     LoggedOptions {
         log_len,
         buffer_bytes: whole_pages(log_len / LOG_BLOCKS).clamp(PAGE, LOG_BUFFER_MAX),
-        image_capacity,
+        image_capacity: image_capacity(engine, mode, pool_len),
         ..LoggedOptions::new(pool_len)
     }
 }
