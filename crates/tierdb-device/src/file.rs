@@ -40,6 +40,28 @@ pub struct FileRead<'f, F> {
     pub buf: AlignedBuf,
 }
 
+/// A part of a buffer that has a place of its own in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// From which byte of the file on.
+    pub at: u64,
+    /// How many bytes.
+    pub len: usize,
+}
+
+/// The bytes of each of `pieces`, of which the first is at the start of `bytes`, and each further one where the one before ends.
+///
+/// # Panics
+/// If `bytes` has fewer than all of them.
+pub(crate) fn cut<'b>(bytes: &'b [u8], pieces: &[Piece]) -> impl Iterator<Item = (u64, &'b [u8])> {
+    let mut rest = bytes;
+    pieces.iter().map(move |piece| {
+        let own;
+        (own, rest) = rest.split_at(piece.len);
+        (piece.at, own)
+    })
+}
+
 /// A file on block media. Clones and threads may use it at once; operations on overlapping ranges are
 /// the caller's to order.
 pub trait BlockFile: Send + Sync + 'static {
@@ -90,6 +112,19 @@ pub trait BlockFile: Send + Sync + 'static {
     /// multiples of [`BLOCK`], and the range lies inside the file.
     #[track_caller]
     fn write(&self, at: u64, bytes: &AlignedBuf) -> Result<()>;
+
+    /// Writes each of `pieces`, which `bytes` has one after another, as [`BlockFile::write`] does, with all in flight at once where
+    /// the medium can. They do not overlap.
+    ///
+    /// # Errors
+    /// As of a write; others of them may be complete, and others not begun.
+    #[track_caller]
+    fn write_pieces(&self, bytes: &AlignedBuf, pieces: &[Piece]) -> Result<()> {
+        for (at, piece) in cut(bytes, pieces) {
+            self.write(at, &AlignedBuf::from_bytes(piece)?)?;
+        }
+        Ok(())
+    }
 
     /// Writes `bytes` at byte `at` and returns when they are durable (FUA or `RWF_DSYNC`). Says nothing of
     /// other writes.

@@ -17,7 +17,7 @@ pub mod striped;
 
 pub use buf::AlignedBuf;
 pub use combine::Combined;
-pub use file::{BLOCK, BlockFile, Dir, DirLock, FileRead, OpenMode, read_blocks};
+pub use file::{BLOCK, BlockFile, Dir, DirLock, FileRead, OpenMode, Piece, read_blocks};
 pub use meter::{Cause, Emulation, Meter, MeterSnapshot, Metered, Pace, imitation_cpu, own_cpu};
 pub use real::{RandomReads, ReadBatching, RealDir, RealFile, RealOptions, random_reads};
 pub use striped::{STRIPE, Striped, StripedFile};

@@ -4,7 +4,7 @@
 //! device, not of bytes asked for.
 
 use crate::buf::AlignedBuf;
-use crate::file::{BlockFile, FileRead};
+use crate::file::{BlockFile, FileRead, Piece};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::mem;
@@ -353,6 +353,16 @@ impl<F: BlockFile> Metered<F> {
         Ok(())
     }
 
+    /// As [`BlockFile::write_pieces`].
+    #[track_caller]
+    pub fn write_pieces(&self, bytes: &AlignedBuf, pieces: &[Piece], cause: Cause) -> Result<()> {
+        let due = pieces.iter().filter_map(|piece| self.write_due(piece.len)).max();
+        heed(self.file.write_pieces(bytes, pieces))?;
+        due.into_iter().for_each(wait_until);
+        pieces.iter().for_each(|piece| self.meter.count_write(cause, piece.len as u64));
+        Ok(())
+    }
+
     /// As [`BlockFile::write_durable`].
     #[track_caller]
     pub fn write_durable(&self, at: u64, bytes: &AlignedBuf, cause: Cause) -> Result<()> {
@@ -466,6 +476,16 @@ mod tests {
         takes_at_least_and_sooner_or_later_less_than([98, 600], || {
             Metered::read_many(&mut reads_of(&file, [0; 8]), Cause::Foreground);
         });
+        // And so do writes.
+        let emulation = Emulation { write_latency: emulation.read_latency, ..emulation };
+        let file = Metered::new(Instantly, Meter::new(), Some(emulation));
+        let bytes = AlignedBuf::zeroed(8 * 4096).expect("memory");
+        takes_at_least_and_sooner_or_later_less_than([98, 600], || {
+            file.write_pieces(&bytes, &[Piece { at: 0, len: 4096 }; 8], Cause::Checkpoint).expect("write");
+        });
+        let counted = file.meter.get(Cause::Checkpoint);
+        assert_eq!(counted.written_bytes, counted.writes * 4096);
+        assert!(counted.writes.is_multiple_of(8) && counted.writes > 0);
     }
 
     /// `work` never takes less than the first number of milliseconds. A machine that does not run its threads for a

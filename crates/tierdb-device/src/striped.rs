@@ -19,7 +19,7 @@
 //! [`Dir::rename`] could be half done after a crash, so it is refused where there is more than one directory.
 
 use crate::buf::AlignedBuf;
-use crate::file::{BLOCK, BlockFile, Dir, DirLock, FileRead, OpenMode};
+use crate::file::{BLOCK, BlockFile, Dir, DirLock, FileRead, OpenMode, Piece, cut};
 use std::io::ErrorKind;
 use std::mem;
 use std::ops::Range;
@@ -365,6 +365,29 @@ impl<F: BlockFile> BlockFile for StripedFile<F> {
         }
         for span in self.cut(at, bytes)? {
             self.parts[span.number].write(span.at, &span.bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Those of one part at once, and the parts one after another.
+    #[track_caller]
+    fn write_pieces(&self, bytes: &AlignedBuf, pieces: &[Piece]) -> Result<()> {
+        if let [only] = &*self.parts {
+            return only.write_pieces(bytes, pieces);
+        }
+        let mut of_parts: Vec<(Vec<u8>, Vec<Piece>)> =
+            self.parts.iter().map(|_| Default::default()).collect();
+        for (at, piece) in cut(bytes, pieces) {
+            for span in self.cut(at, piece)? {
+                let (bytes, pieces) = &mut of_parts[span.number];
+                pieces.push(Piece { at: span.at, len: span.bytes.len() });
+                bytes.extend_from_slice(&span.bytes);
+            }
+        }
+        for (part, (bytes, pieces)) in
+            self.parts.iter().zip(&of_parts).filter(|(_, (bytes, _))| !bytes.is_empty())
+        {
+            part.write_pieces(&AlignedBuf::from_bytes(bytes)?, pieces)?;
         }
         Ok(())
     }

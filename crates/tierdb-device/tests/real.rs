@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tierdb_base::Error;
 use tierdb_device::{
-    AlignedBuf, BLOCK, BlockFile, Dir, FileRead, OpenMode, ReadBatching, RealDir, RealFile, RealOptions,
+    AlignedBuf, BLOCK, BlockFile, Dir, FileRead, OpenMode, Piece, ReadBatching, RealDir, RealFile,
+    RealOptions,
 };
 
 const WAYS: [RealOptions; 6] = [
@@ -83,6 +84,14 @@ fn threads_read_what_they_wrote() {
                         let at = (first + block) * BLOCK;
                         match step % 40 {
                             0 => file.write_durable(at, &bytes).expect("write"),
+                            // In blocks, the last ones first.
+                            1..=9 => {
+                                let blocks: Vec<_> = bytes.chunks(BLOCK as usize).rev().collect();
+                                let piece = |number| Piece { at: at + number * BLOCK, len: BLOCK as usize };
+                                let pieces: Vec<_> = (0..count).rev().map(piece).collect();
+                                let bytes = AlignedBuf::from_bytes(&blocks.concat()).expect("memory");
+                                file.write_pieces(&bytes, &pieces).expect("write");
+                            }
                             _ => file.write(at, &bytes).expect("write"),
                         }
                     }
@@ -125,6 +134,36 @@ fn threads_read_what_they_wrote() {
         drop(file);
         let file = dir.open("data", OpenMode::Existing).expect("open");
         assert!(read(&file, 0, len as usize) == models.concat(), "{options:?}");
+    }
+}
+
+#[test]
+fn pieces_of_more_than_a_batch_are_written_each_to_its_place() {
+    for options in WAYS {
+        let temp = TempDir::new().expect("directory");
+        let dir = RealDir::open_with(temp.path(), &options).expect("open");
+        let file = dir.open("data", OpenMode::CreateNew).expect("create");
+        let mut rng = fastrand::Rng::with_seed(1);
+        let mut expected = vec![0; 600 * BLOCK as usize];
+        file.set_len(expected.len() as u64).expect("length");
+        // Of one block and of two, with as much between them.
+        let mut pieces: Vec<_> = (0..150)
+            .flat_map(|group| {
+                let at = group * 4 * BLOCK;
+                [(0, 1), (2, 1 + group % 2)].map(|(block, count)| (at + block * BLOCK, count * BLOCK))
+            })
+            .collect();
+        rng.shuffle(&mut pieces);
+        let bytes = random(&mut rng, pieces.iter().map(|(_, len)| len / BLOCK).sum::<u64>() as usize);
+        let mut rest = &bytes[..];
+        for (at, len) in &pieces {
+            let own;
+            (own, rest) = rest.split_at(*len as usize);
+            expected[*at as usize..][..own.len()].copy_from_slice(own);
+        }
+        let pieces: Vec<_> = pieces.into_iter().map(|(at, len)| Piece { at, len: len as usize }).collect();
+        file.write_pieces(&bytes, &pieces).expect("write");
+        assert!(read(&file, 0, expected.len()) == expected, "{options:?}");
     }
 }
 
@@ -180,6 +219,8 @@ fn the_end_of_a_file_is_an_error_with_its_place() {
         assert_eq!(io_kind(file.read(0, &mut zeroed(8192))), ErrorKind::UnexpectedEof);
         assert!(matches!(file.read(100, &mut zeroed(4096)), Err(Error::Invalid { .. })));
         assert!(matches!(file.write(100, &zeroed(4096)), Err(Error::Invalid { .. })));
+        let pieces = [0, 100].map(|at| Piece { at, len: 4096 });
+        assert!(matches!(file.write_pieces(&zeroed(8192), &pieces), Err(Error::Invalid { .. })));
         assert!(matches!(file.set_len(100), Err(Error::Invalid { .. })));
         let results = BlockFile::read_many(&mut [0, 100].map(wanted));
         assert!(results.iter().all(|result| matches!(result, Err(Error::Invalid { .. }))));

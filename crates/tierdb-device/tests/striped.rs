@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use tierdb_base::mutant;
 use tierdb_base::{Error, Result};
-use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Dir, FileRead, OpenMode, STRIPE, Striped};
+use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Dir, FileRead, OpenMode, Piece, STRIPE, Striped};
 use tierdb_sim::crashtest::{CrashFailure, CrashRun, Options, Oracle, explore};
 use tierdb_sim::{FaultKind, FaultPlan, Ops, SimDir, World};
 
@@ -46,7 +46,7 @@ fn step(rng: &mut fastrand::Rng, own: &impl BlockFile, model: &impl BlockFile, m
     let count = rng.u64(1..most);
     let both =
         |own: Result<()>, model: Result<()>| assert_eq!(own.is_ok(), model.is_ok(), "{own:?}, {model:?}");
-    match rng.u8(0..8) {
+    match rng.u8(0..9) {
         0 => {
             let len = rng.u64(0..3 * most) * BLOCK;
             both(own.set_len(len), model.set_len(len));
@@ -79,6 +79,23 @@ fn step(rng: &mut fastrand::Rng, own: &impl BlockFile, model: &impl BlockFile, m
                 assert_eq!(buf.len(), same.len(), "each has its buffer again");
                 assert!(!read || *buf == *same, "one of the reads of {count} blocks, at {at}");
             }
+        }
+        7 => {
+            // Up to four that follow each other, some blocks apart, written in any order.
+            let mut places = Vec::new();
+            let mut next = at;
+            while places.len() < 4 && next < blocks {
+                let len = rng.u64(1..most).min(blocks - next);
+                places.push((next, len));
+                next += len + rng.u64(0..3);
+            }
+            rng.shuffle(&mut places);
+            let pieces: Vec<_> = places
+                .into_iter()
+                .map(|(at, len)| Piece { at: at * BLOCK, len: (len * BLOCK) as usize })
+                .collect();
+            let bytes = filled(rng, pieces.iter().map(|piece| piece.len as u64 / BLOCK).sum());
+            both(own.write_pieces(&bytes, &pieces), model.write_pieces(&bytes, &pieces));
         }
         _ => both(own.sync(), model.sync()),
     }

@@ -22,7 +22,7 @@ use crate::slots::Slots;
 use crate::table::{AREAS, PageEntry, TableHeader, area_len, page_sum};
 use std::io::ErrorKind as IoKind;
 use tierdb_base::{Error, Result, TierRole};
-use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Metered};
+use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Metered, Piece};
 use tierdb_pmem::Arena;
 
 /// Most pages read or written at once: 1 MiB.
@@ -191,25 +191,41 @@ impl<F: BlockFile> PageStore<F> {
         let mut written = Vec::with_capacity(pages.len());
         let mut rest = pages;
         while !rest.is_empty() {
-            let most = rest.len().min(RUN_PAGES as usize) as u32;
-            let (first, count) = self
-                .slots
-                .take_run(most)
-                .ok_or_else(|| Error::invalid("a checkpoint found fewer free slots than it had counted"))?;
-            let (now, later) = rest.split_at(count as usize);
-            let mut run = AlignedBuf::zeroed(now.len() * PAGE as usize)?;
-            for ((page, bytes), slot) in now.iter().zip(run.chunks_exact_mut(PAGE as usize)).zip(first..) {
+            let (now, later) = rest.split_at(rest.len().min(RUN_PAGES as usize));
+            let mut batch = AlignedBuf::zeroed(now.len() * PAGE as usize)?;
+            let runs = self.take_runs(now.len() as u32)?;
+            let slots = runs.iter().flat_map(|(first, count)| *first..first + count);
+            for ((page, bytes), slot) in now.iter().zip(batch.chunks_exact_mut(PAGE as usize)).zip(slots) {
                 arena.read(page * PAGE, bytes);
                 let entry = PageEntry { slot, sum: page_sum(self.seed, *page, bytes) };
                 written.push(Written { page: *page, entry });
             }
-            with_patience(|| self.image.write(u64::from(first) * PAGE, &run, Cause::Checkpoint))?;
+            let piece = |(first, count): &(u32, u32)| Piece {
+                at: u64::from(*first) * PAGE,
+                len: *count as usize * PAGE as usize,
+            };
+            let pieces: Vec<_> = runs.iter().map(piece).collect();
+            with_patience(|| self.image.write_pieces(&batch, &pieces, Cause::Checkpoint))?;
             rest = later;
         }
         if !written.is_empty() {
             self.image.sync(Cause::Checkpoint)?;
         }
         Ok(written)
+    }
+
+    /// Takes `count` free slots, in runs: the first of each, and how many.
+    fn take_runs(&mut self, count: u32) -> Result<Vec<(u32, u32)>> {
+        let (mut runs, mut left) = (Vec::new(), count);
+        while left > 0 {
+            let (first, taken) = self
+                .slots
+                .take_run(left)
+                .ok_or_else(|| Error::invalid("a checkpoint found fewer free slots than it had counted"))?;
+            runs.push((first, taken));
+            left -= taken;
+        }
+        Ok(runs)
     }
 
     /// Gives the slots of `written` back: no table will name them.

@@ -14,7 +14,7 @@ use crate::migrate::Migrated;
 use crate::partition::Partition;
 use crate::plan::{Plan, Victims};
 use std::sync::Arc;
-use tierdb_base::{ErrorKind, Result, Seqno};
+use tierdb_base::{ErrorKind, Result, Seqno, mutant};
 use tierdb_device::Dir;
 use tierdb_engine::KeyRange;
 use tierdb_pmem::{Pool, Stage};
@@ -219,7 +219,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// To sweep `upper`, if it is on a fast device, and what that gains was not gained yet. Where the reserve of flash does not hold all that, keys
     /// about its first tombstone, if it has any.
     fn plan_sweep(&self, levels: &Levels<D>, upper: &Arc<LiveTable<D>>, oldest: Seqno) -> Option<Plan<D>> {
-        if !upper.is_on_device() || upper.is_swept(oldest) {
+        if !upper.is_on_device() || upper.is_swept(oldest) && mutant::keep("sweep") {
             return None;
         }
         let removes = upper.footer().tombstones > 0;
@@ -228,7 +228,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let seen = if is_unsure { Some(self.first_removed(upper, oldest)?) } else { None };
         // Where there is nothing to be removed, tombstones would only be another table.
         let mut below = (upper.level() + 1..=self.levels).map(|into| Plan::down(levels, upper, into, true));
-        let whole = below.find(|plan| plan.tables.len() > 1);
+        let whole = below.find(|plan| plan.tables.len() > 1 || !mutant::keep("sweep"));
         let whole = whole.or_else(|| removes.then(|| Plan::down(levels, upper, upper.level() + 1, true)))?;
         if self.has_room_for(&whole, Limit::Shrink, 0) {
             return Some(whole);

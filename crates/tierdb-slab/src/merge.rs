@@ -269,13 +269,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
                         popular.takes(&entry, |hash| self.tracker.popularity(hash))
                     }
                     Some(Staying::Swept(oldest)) => {
-                        is_uppers && (entry.value.is_some() || entry.seqno > *oldest)
+                        is_uppers && (entry.value.is_some() || entry.seqno > *oldest && mutant::keep("sweep"))
                     }
                     None => false,
                 };
             }
             // What is swept is for snapshots to find where it is.
-            let stays = stays && (is_uppers || !plan.sweep);
+            let stays = stays && (is_uppers || !(plan.sweep && mutant::keep("sweep")));
             if stays || begun.stays_above(source, entry.key) {
                 above.add(&entry)?
             } else {

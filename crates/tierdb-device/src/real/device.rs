@@ -1,15 +1,20 @@
-//! How reads get to the medium: through a ring together with those of other threads, or one by one.
+//! How reads get to the medium: through a ring together with those of other threads, or one by one. Writes of many pieces have a ring
+//! of their own: who reads does not wait for them.
 
 use super::file::{Handle, RealFile};
 use super::pool::Pool;
-use super::uring::{BATCH, Read, Ring};
+use super::uring::{BATCH, Ring, Transfer};
 use crate::buf::AlignedBuf;
-use crate::combine::{Combined, Combiner};
-use crate::file::FileRead;
+use crate::combine::{Combined, Combiner, Port};
+use crate::file::{FileRead, Piece, cut};
+use parking_lot::Mutex;
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::time::Duration;
 use tierdb_base::Result;
+
+/// Most writes in flight at once: what keeps a device busy, and has the reads and log writes of others wait for little.
+const WRITES: usize = 16;
 
 /// How reads of different threads go to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +54,7 @@ pub struct Device {
     batching: ReadBatching,
     rings: Option<Combiner<Ring>>,
     pool: OnceLock<Pool>,
+    writes: Mutex<Ring>,
 }
 
 impl Device {
@@ -62,7 +68,7 @@ impl Device {
             };
             Combiner::new(std::iter::once(first).chain(more).collect(), options.batch.clamp(1, BATCH), window)
         });
-        Device { batching: options.batching, rings, pool: OnceLock::new() }
+        Device { batching: options.batching, rings, pool: OnceLock::new(), writes: Mutex::default() }
     }
 
     pub fn combined(&self) -> Combined {
@@ -74,7 +80,7 @@ impl Device {
             Some(rings) if self.batching != ReadBatching::Direct => {
                 // SAFETY: `file` and `buf` are borrowed until this function returns or unwinds, and `buf` is
                 // not touched before `run` has; by then no port has the read (invariant 4 of `combine`).
-                let read = unsafe { Read::new(file.as_fd(), at, buf) };
+                let read = unsafe { Transfer::read(file.as_fd(), at, buf) };
                 let outcome = rings.run(std::iter::once(read)).pop().flatten();
                 file.finish_read(at, buf, outcome)
             }
@@ -93,7 +99,7 @@ impl Device {
         for reads in reads.chunks_mut(BATCH) {
             let outcomes = rings.run(reads.iter_mut().map(|read| {
                 // SAFETY: as in `read`: all of `reads` is borrowed, and not touched before `run` has returned.
-                unsafe { Read::new(read.file.handle().as_fd(), read.at, &mut read.buf) }
+                unsafe { Transfer::read(read.file.handle().as_fd(), read.at, &mut read.buf) }
             }));
             results.extend(
                 reads
@@ -103,5 +109,24 @@ impl Device {
             );
         }
         results
+    }
+
+    /// Writes `pieces` of `bytes`: `at_once`, or one by one.
+    pub fn write_pieces(&self, file: &Handle, bytes: &[u8], pieces: &[Piece], at_once: bool) -> Result<()> {
+        if !at_once || self.rings.is_none() {
+            return cut(bytes, pieces).try_for_each(|(at, piece)| file.finish_write(at, piece, None));
+        }
+        let pieces: Vec<_> = cut(bytes, pieces).collect();
+        for pieces in pieces.chunks(WRITES) {
+            // SAFETY: `file` and `bytes` are borrowed until this function returns or unwinds, and `run` below has ended by then.
+            let write = |(at, piece): &(u64, &[u8])| unsafe { Transfer::write(file.as_fd(), *at, piece) };
+            let writes: Vec<_> = pieces.iter().map(write).collect();
+            let mut outcomes = vec![None; writes.len()];
+            self.writes.lock().run(&writes, &mut |position, outcome| outcomes[position] = Some(outcome));
+            for ((at, piece), outcome) in pieces.iter().zip(outcomes) {
+                file.finish_write(*at, piece, outcome)?;
+            }
+        }
+        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use super::device::Device;
 use crate::buf::AlignedBuf;
-use crate::file::{BLOCK, BlockFile, FileRead};
+use crate::file::{BLOCK, BlockFile, FileRead, Piece};
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, fallocate, fdatasync, fstat, fsync, ftruncate};
 use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2};
@@ -87,7 +87,20 @@ impl Handle {
         }
     }
 
-    fn write(&self, at: u64, bytes: &[u8], put: impl Fn(&[u8], u64) -> Result<usize, Errno>) -> Result<()> {
+    /// Writes what is left of `bytes` after a first attempt; see [`Handle::finish_read`]. To write what was written before changes
+    /// nothing.
+    pub fn finish_write(&self, at: u64, bytes: &[u8], outcome: Option<i32>) -> Result<()> {
+        let count = outcome.and_then(|outcome| usize::try_from(outcome).ok());
+        let mut attempt = count.filter(|count| *count > 0);
+        self.write(at, bytes, |rest, at| attempt.take().map_or_else(|| pwrite(&self.fd, rest, at), Ok))
+    }
+
+    fn write(
+        &self,
+        at: u64,
+        bytes: &[u8],
+        mut put: impl FnMut(&[u8], u64) -> Result<usize, Errno>,
+    ) -> Result<()> {
         let mut done = 0;
         while done < bytes.len() {
             let place = at.saturating_add(done as u64);
@@ -239,6 +252,12 @@ impl BlockFile for RealFile {
         self.handle.write(at, bytes, |bytes, at| pwrite(&self.handle, bytes, at))
     }
 
+    /// Through a ring, where it is not the page cache that they go to: that takes them at once.
+    fn write_pieces(&self, bytes: &AlignedBuf, pieces: &[Piece]) -> Result<()> {
+        pieces.iter().try_for_each(|piece| self.handle.check(piece.at, "offset"))?;
+        self.device.write_pieces(&self.handle, bytes, pieces, self.cached.is_none())
+    }
+
     fn write_durable(&self, at: u64, bytes: &AlignedBuf) -> Result<()> {
         self.handle.check(at, "offset")?;
         if self.cached.is_some() {
@@ -376,6 +395,14 @@ mod tests {
             read[..first].copy_from_slice(&bytes[..first]);
             handle.finish_read(0, &mut read, outcome).expect("read");
             assert_eq!(read, bytes, "{outcome:?}");
+        }
+        for outcome in [Some(5000), Some(0), Some(-Errno::CANCELED.raw_os_error()), None] {
+            handle.write(0, &[0; 20_000], |rest, at| pwrite(&handle, rest, at)).expect("zeros");
+            let first = outcome.map_or(0, |count| count.max(0) as usize);
+            handle.finish_write(0, &bytes, outcome).expect("write");
+            let mut written = vec![0; bytes.len()];
+            handle.finish_read(0, &mut written, None).expect("read");
+            assert!(written[..first].iter().all(|byte| *byte == 0) && written[first..] == bytes[first..]);
         }
         let unreadable = open("/dev/null", OFlags::WRONLY, Mode::empty()).expect("/dev/null");
         let unreadable = Handle::new(unreadable, "short".into());

@@ -1,68 +1,90 @@
-//! A ring of io_uring as a port for batches of reads.
+//! A ring of io_uring as a port for batches of reads, or of writes.
 
 use crate::buf::AlignedBuf;
 use crate::combine::Port;
 use crate::file::BLOCK;
-use io_uring::{IoUring, opcode, types};
-use rustix::io::{Errno, pread};
+use io_uring::{IoUring, opcode, squeue, types};
+use rustix::io::{Errno, pread, pwrite};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
-/// Most reads in one batch, and in one ring: PRISM's coalescing limit.
+/// Most transfers in one batch, and in one ring: PRISM's coalescing limit.
 pub const BATCH: usize = 64;
 
-/// Longest read that one entry of a ring asks for; the reader finishes what is left.
+/// Longest transfer that one entry of a ring asks for; who asked finishes what is left.
 const LONGEST: usize = 1 << 30;
 
-/// A read into memory that somebody else owns.
-pub struct Read {
+/// A read into, or a write of, memory that somebody else owns.
+pub struct Transfer {
     fd: RawFd,
     at: u64,
+    /// Nothing is written through it if this is a write.
     start: *mut u8,
     len: u32,
+    is_write: bool,
 }
 
-// SAFETY: `Read::new` has the owner of the memory keep it valid and untouched, on whichever thread the
-// read is started.
-unsafe impl Send for Read {}
+// SAFETY: `Transfer::read` and `Transfer::write` have the owner of the memory keep it valid and untouched, on whichever
+// thread the transfer is started.
+unsafe impl Send for Transfer {}
 
-impl Read {
+impl Transfer {
     /// A read of `buf.len()` bytes at byte `at` of `file`.
     ///
     /// # Safety
     /// `file` stays open, and `buf` valid and untouched, until the [`Port::run`] that the read was given
     /// to has returned or unwound, or the read was dropped without being given to one.
-    pub unsafe fn new(file: BorrowedFd<'_>, at: u64, buf: &mut [u8]) -> Self {
-        Read { fd: file.as_raw_fd(), at, start: buf.as_mut_ptr(), len: buf.len().min(LONGEST) as u32 }
+    pub unsafe fn read(file: BorrowedFd<'_>, at: u64, buf: &mut [u8]) -> Self {
+        let len = buf.len().min(LONGEST) as u32;
+        Transfer { fd: file.as_raw_fd(), at, start: buf.as_mut_ptr(), len, is_write: false }
     }
-}
 
-impl Read {
-    /// Reads without a ring.
+    /// A write of `bytes` at byte `at` of `file`.
+    ///
+    /// # Safety
+    /// As of [`Transfer::read`], but that `bytes` may be read meanwhile.
+    pub unsafe fn write(file: BorrowedFd<'_>, at: u64, bytes: &[u8]) -> Self {
+        let len = bytes.len().min(LONGEST) as u32;
+        Transfer { fd: file.as_raw_fd(), at, start: bytes.as_ptr().cast_mut(), len, is_write: true }
+    }
+
+    /// Does it without a ring.
     fn alone(&self) -> i32 {
-        // SAFETY: the descriptor stays open during `Ring::run`, which calls this (`Read::new`).
+        // SAFETY: the descriptor stays open during `Ring::run`, which calls this (`Transfer::read`).
         let file = unsafe { BorrowedFd::borrow_raw(self.fd) };
-        // SAFETY: nothing else touches these valid bytes during `Ring::run`, which calls this (`Read::new`).
-        let buf = unsafe { std::slice::from_raw_parts_mut(self.start, self.len as usize) };
-        match pread(file, buf, self.at) {
-            Ok(count) => count as i32,
-            Err(errno) => -errno.raw_os_error(),
+        let len = self.len as usize;
+        let count = if self.is_write {
+            // SAFETY: nothing else writes to these valid bytes during `Ring::run`, which calls this (`Transfer::write`).
+            pwrite(file, unsafe { std::slice::from_raw_parts(self.start, len) }, self.at)
+        } else {
+            // SAFETY: nothing else touches these valid bytes during `Ring::run`, which calls this (`Transfer::read`).
+            pread(file, unsafe { std::slice::from_raw_parts_mut(self.start, len) }, self.at)
+        };
+        count.map_or_else(|errno| -errno.raw_os_error(), |count| count as i32)
+    }
+
+    fn entry(&self) -> squeue::Entry {
+        let file = types::Fd(self.fd);
+        if self.is_write {
+            opcode::Write::new(file, self.start, self.len).offset(self.at).build()
+        } else {
+            opcode::Read::new(file, self.start, self.len).offset(self.at).build()
         }
     }
 }
 
-/// A ring that runs one batch of reads at a time. One read is read without it, so that a port which never sees a batch of
+/// A ring that runs one batch at a time. A single transfer is made without it, so that a port which never sees a batch of
 /// several takes neither a descriptor nor memory of the kernel.
 #[derive(Default)]
 pub struct Ring {
-    /// `None` until the first batch of several reads, and after one that unwound.
+    /// `None` until the first batch of several, and after one that unwound.
     ring: Option<IoUring>,
     /// The kernel takes no entries from rings of this process any more.
     is_refused: bool,
 }
 
-/// The outcome of a read that was not started.
+/// The outcome of a transfer that was not started.
 const NOT_STARTED: i32 = -Errno::AGAIN.raw_os_error();
 
 impl Ring {
@@ -86,7 +108,7 @@ impl Ring {
         let zeroed = || AlignedBuf::zeroed(BLOCK as usize).map_err(io::Error::other);
         let mut bufs = [zeroed()?, zeroed()?];
         // SAFETY: `file` and `bufs` outlive the call of `run` below, and `bufs` are not touched before it is over.
-        let reads = bufs.each_mut().map(|buf| unsafe { Read::new(file, 0, buf) });
+        let reads = bufs.each_mut().map(|buf| unsafe { Transfer::read(file, 0, buf) });
         let mut result = Ok(());
         self.run(&reads, &mut |_, outcome| {
             if outcome < 0 {
@@ -102,35 +124,35 @@ fn make() -> io::Result<IoUring> {
 }
 
 impl Port for Ring {
-    type Request = Read;
-    /// Bytes read, or a negative error number.
+    type Request = Transfer;
+    /// Bytes read or written, or a negative error number.
     type Outcome = i32;
 
-    fn run(&mut self, reads: &[Read], done: &mut dyn FnMut(usize, i32)) {
-        // One read is one system call either way; this one also spares the kernel a worker where the file
-        // system can only read while the caller waits.
-        if let [read] = reads {
-            return done(0, read.alone());
+    fn run(&mut self, transfers: &[Transfer], done: &mut dyn FnMut(usize, i32)) {
+        // A single one is one system call either way; this one also spares the kernel a worker where the file
+        // system can only do it while the caller waits.
+        if let [single] = transfers {
+            return done(0, single.alone());
         }
         let mut started = 0;
         if let Some(mut ring) = self.take() {
             // If anything below unwinds, the flight ends first, and then the ring goes: it may hold entries
             // that the kernel has not taken.
             let mut flight = Flight { ring: &mut ring, queued: 0, landed: 0, refused: false };
-            flight.queue(reads);
+            flight.queue(transfers);
             flight.land(done);
             started = flight.landed;
             self.is_refused = flight.refused;
             drop(flight);
             self.ring = Some(ring).filter(|_| !self.is_refused);
         }
-        for position in started..reads.len() {
+        for position in started..transfers.len() {
             done(position, NOT_STARTED);
         }
     }
 }
 
-/// Reads that are with the kernel. Dropped only when it has no more of their buffers.
+/// Transfers that are with the kernel. Dropped only when it has no more of their buffers.
 struct Flight<'a> {
     ring: &'a mut IoUring,
     /// Entries put into the ring, and not taken back.
@@ -142,15 +164,12 @@ struct Flight<'a> {
 }
 
 impl Flight<'_> {
-    fn queue(&mut self, reads: &[Read]) {
+    fn queue(&mut self, transfers: &[Transfer]) {
         let mut entries = self.ring.submission();
-        for (position, read) in reads.iter().enumerate() {
-            let entry = opcode::Read::new(types::Fd(read.fd), read.start, read.len)
-                .offset(read.at)
-                .build()
-                .user_data(position as u64);
+        for (position, transfer) in transfers.iter().enumerate() {
+            let entry = transfer.entry().user_data(position as u64);
             // SAFETY: the descriptor and the buffer stay valid until `Ring::run`, which called this, has
-            // returned or unwound (`Read::new`). Before either, `land` has waited for every entry that the
+            // returned or unwound (`Transfer::read`). Before either, `land` has waited for every entry that the
             // kernel took, and those it did not take go unread with their ring.
             if unsafe { entries.push(&entry) }.is_err() {
                 return;
@@ -205,6 +224,7 @@ impl Drop for Flight<'_> {
 mod tests {
     use super::*;
     use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     const BLOCKS: usize = 16;
@@ -239,7 +259,7 @@ mod tests {
             .iter_mut()
             .enumerate()
             // SAFETY: `file` and `bufs` outlive the call of `run`, and are not touched before it is over.
-            .map(|(block, buf)| unsafe { Read::new(file.as_fd(), block as u64 * 4096, buf) })
+            .map(|(block, buf)| unsafe { Transfer::read(file.as_fd(), block as u64 * 4096, buf) })
             .collect();
         let unwound = catch_unwind(AssertUnwindSafe(|| ring.run(&reads, done)));
         drop((unwound, file));
@@ -268,11 +288,42 @@ mod tests {
     }
 
     #[test]
+    fn writes_go_to_their_places_with_a_ring_and_without() {
+        let (file, blocks) = (file(), [[21; 4096], [22; 4096], [23; 4096]]);
+        // A ring that was never enabled refuses every submission: nothing is written then.
+        let disabled = IoUring::builder().setup_r_disabled().build(BATCH as u32).ok();
+        let refused = Ring { ring: disabled, is_refused: false };
+        let is_there = [refused.ring.is_none() && make().is_ok(), make().is_ok(), true];
+        for ((mut ring, count), is_there) in
+            [(refused, 3), (Ring::default(), 2), (Ring::default(), 1)].into_iter().zip(is_there)
+        {
+            file.write_all_at(&[0; 8 * 4096], 0).expect("zeros");
+            let write = |(block, bytes): (usize, &[u8; 4096])| {
+                // SAFETY: `file` and `blocks` outlive the call of `run`, and nothing writes to `blocks`.
+                unsafe { Transfer::write(file.as_fd(), (7 - 2 * block as u64) * 4096, bytes) }
+            };
+            let writes: Vec<_> = blocks[..count].iter().enumerate().map(write).collect();
+            let mut outcomes = vec![0; count];
+            ring.run(&writes, &mut |position, outcome| outcomes[position] = outcome);
+            assert_eq!(outcomes, vec![if is_there { 4096 } else { NOT_STARTED }; count]);
+            let mut found = [0; 8];
+            for (block, found) in found.iter_mut().enumerate() {
+                file.read_exact_at(std::slice::from_mut(found), block as u64 * 4096 + 4095).expect("read");
+            }
+            let mut expected = [0; 8];
+            for block in (0..count).filter(|_| is_there) {
+                expected[7 - 2 * block] = blocks[block][0];
+            }
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
     fn one_read_needs_no_ring() {
         let (mut ring, file) = (Ring::default(), file());
         let mut buf = AlignedBuf::zeroed(4096).expect("memory");
         // SAFETY: `file` and `buf` outlive the call of `run`, and are not touched before it is over.
-        let read = unsafe { Read::new(file.as_fd(), 4096, &mut buf) };
+        let read = unsafe { Transfer::read(file.as_fd(), 4096, &mut buf) };
         let mut outcomes = Vec::new();
         ring.run(&[read], &mut |position, outcome| outcomes.push((position, outcome)));
         assert_eq!((outcomes, buf[0]), (vec![(0, 4096)], 2));
