@@ -9,6 +9,7 @@ use crate::levels::Levels;
 use crate::live::LiveTable;
 use crate::partition::{Entry, Partition, RangeTombstone, Unsettled};
 use std::collections::BTreeMap;
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tierdb_device::Dir;
@@ -32,7 +33,8 @@ fn stretches<D: Dir>(tables: &[Arc<LiveTable<D>>]) -> Vec<(&[u8], &[u8])> {
     ends
 }
 
-/// Divides the key space so that each of at most `wanted` partitions has about as many keys, and none cuts a table.
+/// Divides the key space so that each of at most `wanted` partitions has about as many keys, and none cuts a table. `newest` is in the order of
+/// keys.
 pub fn divide<D: Dir>(
     newest: Vec<(Key, Entry)>,
     tables: Vec<Arc<LiveTable<D>>>,
@@ -69,8 +71,10 @@ pub fn divide<D: Dir>(
         .into_iter()
         .map(|tables| Arc::new(Partition::new(Levels::new(tables), ranges.clone())))
         .collect();
-    for (key, entry) in newest {
-        parts[part_of(&key)].write().insert(&key, entry);
+    let mut newest = newest.into_iter().peekable();
+    for (number, part) in parts.iter().enumerate() {
+        let is_its = |(key, _): &(Key, Entry)| bounds.get(number).is_none_or(|bound| **key < **bound);
+        part.write().fill(iter::from_fn(|| newest.next_if(is_its)).collect());
     }
     Router { bounds, parts }
 }

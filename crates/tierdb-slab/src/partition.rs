@@ -355,6 +355,16 @@ impl<D: Dir> State<D> {
         before
     }
 
+    /// Makes `newest`, in the order of keys, all that the index has, where it has nothing: without a search for each.
+    pub fn fill(&mut self, newest: Vec<(Key, Entry)>) {
+        debug_assert!(self.index.is_empty() && newest.is_sorted_by(|one, next| one.0 < next.0));
+        for (key, entry) in &newest {
+            self.key_bytes += apart_bytes(key);
+            self.count(key, None, Some(*entry));
+        }
+        self.index = newest.into_iter().collect();
+    }
+
     /// Counts that `entry` is the newest version of `key` on the fast tier, in place of `before`.
     fn count(&mut self, key: &[u8], before: Option<Entry>, entry: Option<Entry>) {
         let is = |entry: Option<Entry>, what: fn(Entry) -> bool| u64::from(entry.is_some_and(what));

@@ -27,7 +27,7 @@ use crate::partition::{Entry, Partition, RangeTombstone};
 use crate::parts::Places;
 use crate::read_trigger::ReadTrigger;
 use crate::record::{Kind, encode};
-use crate::scan::{Doubtful, Found, Version, find_classes, scan};
+use crate::scan::{Doubtful, Found, Version, find_classes, newest_first, scan};
 use crate::slabs::Slabs;
 use crate::snapshots::Snapshots;
 use crate::tracker::Tracker;
@@ -281,19 +281,21 @@ impl Sorted {
                 Kind::Redo | Kind::Lost => return Err(heap.damaged(at)),
             }
         }
-        // The newest first; of two copies of one version either will do, so long as it is always the same.
-        versions.sort_by(|one, other| {
-            one.0.cmp(&other.0).then(other.1.seqno.cmp(&one.1.seqno)).then(one.1.at().cmp(&other.1.at()))
+        // A few sorted runs, which are merged.
+        versions.sort_by(|(key, entry, _), (other_key, other, _)| {
+            newest_first((key, entry.seqno, entry.at()), (other_key, other.seqno, other.at()))
         });
+        let mut newest: Vec<(Key, Entry)> = Vec::with_capacity(versions.len());
         for (key, entry, slots) in versions {
             let removed = sorted.ranges.iter().any(|range| range.removes(&key, entry.seqno, Seqno::MAX));
-            if removed || sorted.newest.contains_key(&*key) {
+            if removed || newest.last().is_some_and(|(newer, _)| newer[..] == key[..]) {
                 sorted.unneeded.push(entry.at());
             } else {
-                sorted.newest.insert(key.into(), entry);
+                newest.push((key.into(), entry));
                 sorted.slots.push(slots);
             }
         }
+        sorted.newest = newest.into_iter().collect();
         Ok(sorted)
     }
 

@@ -50,9 +50,34 @@ impl Version {
     }
 }
 
+/// Which of two versions comes first: by key, and of a key the newest. Of two copies of one version either will do, so long as it is always
+/// the same.
+pub fn newest_first(one: (&[u8], Seqno, u64), other: (&[u8], Seqno, u64)) -> std::cmp::Ordering {
+    one.0.cmp(other.0).then(other.1.cmp(&one.1)).then(one.2.cmp(&other.2))
+}
+
+/// Sorts `records`, the newest first of a key. Most keys differ at their beginning, which is compared in place: what is read for each of the
+/// others is not in any cache.
+fn sort(records: &mut [Found]) {
+    let beginning = |(_, head): &Found| {
+        let mut bytes = [0; 16];
+        let len = head.key.len().min(bytes.len());
+        bytes[..len].copy_from_slice(&head.key[..len]);
+        u128::from_be_bytes(bytes)
+    };
+    records.sort_by_cached_key(beginning);
+    let same = records.chunk_by_mut(|one, other| beginning(one) == beginning(other));
+    for same in same.filter(|same| same.len() > 1) {
+        same.sort_by(|(at, head), (other_at, other)| {
+            newest_first((&head.key, head.seqno, *at), (&other.key, other.seqno, *other_at))
+        });
+    }
+}
+
 /// What the scan of slabs found.
 #[derive(Default)]
 pub struct Scan {
+    /// In as many sorted runs as there were threads ([`newest_first`]).
     pub records: Vec<Found>,
     pub doubtful: Vec<Doubtful>,
     /// Live slots with a record of which not even the key is known: found by an earlier open, and now.
@@ -146,6 +171,8 @@ pub fn scan<P: Pool>(heap: &Heap<P>, threads: usize) -> Result<Scan> {
             let mut words = heap.slabs.words(slab).into_iter();
             looked = words.try_for_each(|(at, commit)| found.look(heap, at, commit, &mends));
         }
+        // Here, where the other threads sort theirs.
+        sort(&mut found.records);
         let mut all = all.lock();
         match (looked, &mut *all) {
             (Ok(()), Ok(all)) => all.append(found),
@@ -194,4 +221,28 @@ pub fn find_classes<P: Pool>(heap: &Heap<P>, unknown: &[u32]) -> Result<Vec<(u64
         }
     }
     Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::encode;
+
+    #[test]
+    fn records_are_sorted_whatever_their_keys_begin_with() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let record = |number: u64| {
+            // Many are the beginning of another, also up to the sixteenth byte, or are there twice.
+            let key: Vec<u8> = (0..rng.usize(0..20)).map(|_| rng.u8(0..2)).collect();
+            let key = if rng.bool() { key } else { [&[1; 14][..], &key].concat() };
+            let bytes = encode(1, number, Kind::Value, rng.u64(0..3), &key, b"", &[]);
+            (number, Head::decode(1, number, &bytes).expect("whole"))
+        };
+        let mut records: Vec<Found> = (0..5000).map(record).collect();
+        let of = |(at, head): &Found| (head.key.clone(), std::cmp::Reverse(head.seqno), *at);
+        let mut expected: Vec<_> = records.iter().map(of).collect();
+        expected.sort();
+        sort(&mut records);
+        assert!(records.iter().map(of).eq(expected));
+    }
 }
