@@ -43,11 +43,14 @@ pub struct FileRead<'f, F> {
 /// A part of a buffer that has a place of its own in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// From which byte of the file on.
+    /// From which byte of the file on, a multiple of [`BLOCK`].
     pub at: u64,
-    /// How many bytes.
+    /// How many bytes: a multiple of [`BLOCK`], and not none.
     pub len: usize,
 }
+
+/// Most pieces in flight at once: what keeps a device busy, and has the reads and log writes of others wait for little.
+pub(crate) const PIECES: usize = 16;
 
 /// The bytes of each of `pieces`, of which the first is at the start of `bytes`, and each further one where the one before ends.
 ///
@@ -113,8 +116,9 @@ pub trait BlockFile: Send + Sync + 'static {
     #[track_caller]
     fn write(&self, at: u64, bytes: &AlignedBuf) -> Result<()>;
 
-    /// Writes each of `pieces`, which `bytes` has one after another, as [`BlockFile::write`] does, with all in flight at once where
-    /// the medium can. They do not overlap.
+    /// Writes each of `pieces`, which `bytes` has one after another, as [`BlockFile::write`] does, with several in flight at once where
+    /// the medium can. They do not overlap. Those that were in flight when their process was killed may be complete later: before
+    /// the first one of a process, all of others have ended.
     ///
     /// # Errors
     /// As of a write; others of them may be complete, and others not begun.

@@ -4,7 +4,7 @@
 //! device, not of bytes asked for.
 
 use crate::buf::AlignedBuf;
-use crate::file::{BlockFile, FileRead, Piece};
+use crate::file::{BlockFile, FileRead, PIECES, Piece};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::mem;
@@ -356,7 +356,10 @@ impl<F: BlockFile> Metered<F> {
     /// As [`BlockFile::write_pieces`].
     #[track_caller]
     pub fn write_pieces(&self, bytes: &AlignedBuf, pieces: &[Piece], cause: Cause) -> Result<()> {
-        let due = pieces.iter().filter_map(|piece| self.write_due(piece.len)).max();
+        // As many latencies as there are rounds.
+        let rounds = pieces.len().div_ceil(PIECES) as u32;
+        let due =
+            self.pace.as_ref().map(|pace| pace.issue(pace.emulation.write_latency * rounds, bytes.len()));
         heed(self.file.write_pieces(bytes, pieces))?;
         due.into_iter().for_each(wait_until);
         pieces.iter().for_each(|piece| self.meter.count_write(cause, piece.len as u64));
@@ -479,13 +482,17 @@ mod tests {
         // And so do writes.
         let emulation = Emulation { write_latency: emulation.read_latency, ..emulation };
         let file = Metered::new(Instantly, Meter::new(), Some(emulation));
-        let bytes = AlignedBuf::zeroed(8 * 4096).expect("memory");
-        takes_at_least_and_sooner_or_later_less_than([98, 600], || {
-            file.write_pieces(&bytes, &[Piece { at: 0, len: 4096 }; 8], Cause::Checkpoint).expect("write");
-        });
+        let write = |count: u64| {
+            let bytes = AlignedBuf::zeroed(count as usize * 4096).expect("memory");
+            let pieces: Vec<_> = (0..count).map(|number| Piece { at: number * 4096, len: 4096 }).collect();
+            file.write_pieces(&bytes, &pieces, Cause::Checkpoint).expect("write");
+        };
+        takes_at_least_and_sooner_or_later_less_than([98, 600], || write(8));
         let counted = file.meter.get(Cause::Checkpoint);
         assert_eq!(counted.written_bytes, counted.writes * 4096);
         assert!(counted.writes.is_multiple_of(8) && counted.writes > 0);
+        // Where more are asked for than are in flight at once, the others wait for these.
+        takes_at_least_and_sooner_or_later_less_than([90 * 3 + 40, 900], || write(40));
     }
 
     /// `work` never takes less than the first number of milliseconds. A machine that does not run its threads for a

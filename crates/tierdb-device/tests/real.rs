@@ -219,8 +219,10 @@ fn the_end_of_a_file_is_an_error_with_its_place() {
         assert_eq!(io_kind(file.read(0, &mut zeroed(8192))), ErrorKind::UnexpectedEof);
         assert!(matches!(file.read(100, &mut zeroed(4096)), Err(Error::Invalid { .. })));
         assert!(matches!(file.write(100, &zeroed(4096)), Err(Error::Invalid { .. })));
-        let pieces = [0, 100].map(|at| Piece { at, len: 4096 });
-        assert!(matches!(file.write_pieces(&zeroed(8192), &pieces), Err(Error::Invalid { .. })));
+        for wrong in [Piece { at: 100, len: 4096 }, Piece { at: 4096, len: 100 }] {
+            let pieces = [Piece { at: 0, len: 4096 }, wrong];
+            assert!(matches!(file.write_pieces(&zeroed(8192), &pieces), Err(Error::Invalid { .. })));
+        }
         assert!(matches!(file.set_len(100), Err(Error::Invalid { .. })));
         let results = BlockFile::read_many(&mut [0, 100].map(wanted));
         assert!(results.iter().all(|result| matches!(result, Err(Error::Invalid { .. }))));

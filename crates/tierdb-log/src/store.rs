@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! 1. A slot that the newest durable table names is never written. A slot is free again only after a table
-//!    without it is durable.
+//!    without it is durable. (Writes of a process that was killed end before the next one writes; see [`BlockFile::write_pieces`].)
 //! 2. A table is written to the area after that of the newest one. So at any moment one whole table is on
 //!    media, with all its pages.
 //! 3. The newest table found at open may not be durable: the write of it may have failed. Until the next one is,
@@ -27,6 +27,9 @@ use tierdb_pmem::Arena;
 
 /// Most pages read or written at once: 1 MiB.
 pub(crate) const RUN_PAGES: u32 = 256;
+
+/// A checkpoint has copies of one in so many pages at the most in DRAM.
+const MOST_COPIED: u64 = 8;
 
 /// Pages in slots, as the newest durable table has them.
 pub(crate) struct PageStore<F> {
@@ -189,9 +192,10 @@ impl<F: BlockFile> PageStore<F> {
     /// Writes `pages` of `arena` to free slots, of which there are enough, and syncs them.
     pub(crate) fn write_pages(&mut self, arena: &Arena, pages: &[u64]) -> Result<Vec<Written>> {
         let mut written = Vec::with_capacity(pages.len());
+        let most = (self.pool_len / PAGE / MOST_COPIED).clamp(1, RUN_PAGES.into()) as usize;
         let mut rest = pages;
         while !rest.is_empty() {
-            let (now, later) = rest.split_at(rest.len().min(RUN_PAGES as usize));
+            let (now, later) = rest.split_at(rest.len().min(most));
             let mut batch = AlignedBuf::zeroed(now.len() * PAGE as usize)?;
             let runs = self.take_runs(now.len() as u32)?;
             let slots = runs.iter().flat_map(|(first, count)| *first..first + count);

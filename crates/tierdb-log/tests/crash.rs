@@ -94,7 +94,7 @@ fn a_pool_striped_over_several_devices_recovers_as_one_on_one() {
     assert!(all.images > 2_000 && all.in_recovery > 300, "{all}");
 }
 
-/// Publishes between the copies of two pages of a checkpoint: the image must never be ahead of the log.
+/// Publishes between the copies of pages of a checkpoint: the image must never be ahead of the log.
 #[test]
 fn publishes_during_a_checkpoint_keep_their_order() {
     let mut all = CrashRun::default();

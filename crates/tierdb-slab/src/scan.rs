@@ -77,7 +77,7 @@ fn sort(records: &mut [Found]) {
 /// What the scan of slabs found.
 #[derive(Default)]
 pub struct Scan {
-    /// In as many sorted runs as there were threads ([`newest_first`]).
+    /// In a sorted run of each thread ([`newest_first`]).
     pub records: Vec<Found>,
     pub doubtful: Vec<Doubtful>,
     /// Live slots with a record of which not even the key is known: found by an earlier open, and now.

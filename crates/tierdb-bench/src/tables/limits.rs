@@ -178,9 +178,11 @@ pub(super) fn recovery(report: &Report) -> String {
             (true, false) => Line { elsewhere: format!("≤ {at} for 4 million keys"), ..line },
         };
         lines.extend([held(killed, 1.0), held(closed, 0.1)]);
-        let space = median(case.figure(|run| run.space.index_bytes_per_key()));
-        let how = "keys of 16 B, loaded in random order";
-        lines.push(Line::new(of("index and HSIT on the fast tier"), space, "B a key", how).at_most(54.0));
+        if valuelog {
+            let space = median(case.figure(|run| run.space.index_bytes_per_key()));
+            let how = "keys of 16 B, loaded in random order";
+            lines.push(Line::new(of("index and HSIT on the fast tier"), space, "B a key", how).at_most(54.0));
+        }
     }
     table(&lines)
 }

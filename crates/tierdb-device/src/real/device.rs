@@ -6,15 +6,12 @@ use super::pool::Pool;
 use super::uring::{BATCH, Ring, Transfer};
 use crate::buf::AlignedBuf;
 use crate::combine::{Combined, Combiner, Port};
-use crate::file::{FileRead, Piece, cut};
+use crate::file::{FileRead, PIECES, Piece, cut};
 use parking_lot::Mutex;
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::time::Duration;
 use tierdb_base::Result;
-
-/// Most writes in flight at once: what keeps a device busy, and has the reads and log writes of others wait for little.
-const WRITES: usize = 16;
 
 /// How reads of different threads go to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +29,13 @@ pub enum ReadBatching {
 pub struct RealOptions {
     /// How reads of different threads go to the device.
     pub batching: ReadBatching,
-    /// Use io_uring where the kernel allows it. Default true. Without it each read is a system call, and
-    /// [`BlockFile::read_many`](crate::BlockFile::read_many) uses a few threads.
+    /// Use io_uring where the kernel allows it. Default true. Without it each read is a system call,
+    /// [`BlockFile::read_many`](crate::BlockFile::read_many) uses a few threads, and
+    /// [`BlockFile::write_pieces`](crate::BlockFile::write_pieces) writes one piece after another.
     pub io_uring: bool,
     /// Batches in flight at once. Default 32, at least 1. As many threads read each for itself; reads of
     /// more are combined. Fewer rings make larger batches and more waiting. A ring takes a descriptor from its first batch of
-    /// several reads on.
+    /// several reads on, and so does the one more that writes in pieces have.
     pub rings: usize,
     /// Most reads of a batch. Default 64, as PRISM's coalescing limit; 1 to 64. Fewer for comparison.
     pub batch: usize,
@@ -117,7 +115,7 @@ impl Device {
             return cut(bytes, pieces).try_for_each(|(at, piece)| file.finish_write(at, piece, None));
         }
         let pieces: Vec<_> = cut(bytes, pieces).collect();
-        for pieces in pieces.chunks(WRITES) {
+        for pieces in pieces.chunks(PIECES) {
             // SAFETY: `file` and `bytes` are borrowed until this function returns or unwinds, and `run` below has ended by then.
             let write = |(at, piece): &(u64, &[u8])| unsafe { Transfer::write(file.as_fd(), *at, piece) };
             let writes: Vec<_> = pieces.iter().map(write).collect();

@@ -4,12 +4,12 @@ use super::device::Device;
 use crate::buf::AlignedBuf;
 use crate::file::{BLOCK, BlockFile, FileRead, Piece};
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, fallocate, fdatasync, fstat, fsync, ftruncate};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, fdatasync, flock, fstat, fsync, ftruncate};
 use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2};
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use tierdb_base::{Error, Result};
 
 /// An error of the operating system in its place. A quota that is used up is a full file system, and so is a file that
@@ -156,10 +156,42 @@ impl Handle {
     }
 }
 
+/// A lock on an open file, which lasts as long as writes are in flight to it, beyond the end of the process that they are of. The
+/// store's own lock is on another file, and ends with the process.
+struct Claim {
+    file: Arc<Handle>,
+    /// The process that took it.
+    owner: u32,
+}
+
+impl Claim {
+    /// Waits for who has it. `None` where the file system has no locks: then nobody ever had one.
+    fn wait(file: &Arc<Handle>) -> Option<Self> {
+        loop {
+            match flock(file, FlockOperation::LockExclusive) {
+                Ok(()) => return Some(Claim { file: file.clone(), owner: std::process::id() }),
+                Err(Errno::INTR) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // As of a directory's lock: a child that has inherited the descriptor must not keep it, nor take it from its parent.
+        if self.owner == std::process::id() {
+            let _ = flock(&self.file, FlockOperation::Unlock);
+        }
+    }
+}
+
 /// A file of a [`RealDir`](super::RealDir): direct I/O where the file system has it.
 pub struct RealFile {
     handle: Arc<Handle>,
     device: Arc<Device>,
+    /// Taken before the first write in pieces.
+    claim: OnceLock<Option<Claim>>,
     /// Changes of the length, and how many of them are durable.
     resized: AtomicU64,
     synced: AtomicU64,
@@ -174,6 +206,7 @@ impl RealFile {
         RealFile {
             handle: Arc::new(handle),
             device,
+            claim: OnceLock::new(),
             resized: AtomicU64::new(0),
             synced: AtomicU64::new(0),
             cached: (!direct_io).then(Mutex::default),
@@ -252,10 +285,15 @@ impl BlockFile for RealFile {
         self.handle.write(at, bytes, |bytes, at| pwrite(&self.handle, bytes, at))
     }
 
-    /// Through a ring, where it is not the page cache that they go to: that takes them at once.
+    /// Through a ring, where it is not the page cache that they go to: that takes them at once. A write that the kernel has from a ring goes
+    /// on when its process is killed, as one by a system call does not.
     fn write_pieces(&self, bytes: &AlignedBuf, pieces: &[Piece]) -> Result<()> {
-        pieces.iter().try_for_each(|piece| self.handle.check(piece.at, "offset"))?;
-        self.device.write_pieces(&self.handle, bytes, pieces, self.cached.is_none())
+        for piece in pieces {
+            self.handle.check(piece.at, "offset")?;
+            self.handle.check(piece.len as u64, "length")?;
+        }
+        let is_claimed = self.claim.get_or_init(|| Claim::wait(&self.handle)).is_some();
+        self.device.write_pieces(&self.handle, bytes, pieces, is_claimed && self.cached.is_none())
     }
 
     fn write_durable(&self, at: u64, bytes: &AlignedBuf) -> Result<()> {
@@ -334,6 +372,42 @@ mod tests {
             }
         }
         std::fs::remove_file(&path).expect("remove");
+    }
+
+    #[test]
+    fn who_writes_in_pieces_waits_for_those_that_another_open_file_has_in_flight() {
+        let path = std::env::temp_dir().join(format!("tierdb-claimed-{}", std::process::id()));
+        let open = || {
+            let options =
+                std::fs::File::options().create(true).truncate(false).read(true).write(true).open(&path);
+            let device = Arc::new(Device::new(&RealOptions::default(), None));
+            RealFile::new(Handle::new(options.expect("file").into(), "claimed".into()), device, true)
+        };
+        let write = |file: &RealFile| {
+            let pieces = [Piece { at: BLOCK, len: BLOCK as usize }];
+            file.write_pieces(&AlignedBuf::zeroed(BLOCK as usize).expect("memory"), &pieces).expect("room");
+        };
+        let (mut first, second) = (open(), open());
+        std::fs::remove_file(&path).expect("remove");
+        write(&first);
+        // The process is killed, and gives nothing up. As a request in flight does, something keeps the file open.
+        let in_flight = first.handle.as_fd().try_clone_to_owned().expect("a descriptor");
+        first.claim.get_mut().and_then(Option::as_mut).expect("a lock").owner = 0;
+        drop(first);
+        let (done, wait) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                write(&second);
+                done.send(()).expect("somebody waits");
+            });
+            assert!(wait.recv_timeout(std::time::Duration::from_millis(100)).is_err(), "it waits");
+            drop(in_flight);
+            wait.recv_timeout(std::time::Duration::from_secs(60)).expect("it goes on");
+        });
+        // Whoever gives it up by a close, has others go on at once.
+        let child = second.handle.as_fd().try_clone_to_owned().expect("a descriptor");
+        drop(second);
+        flock(child, FlockOperation::NonBlockingLockExclusive).expect("nobody has it");
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl Ring {
         Ok(ring)
     }
 
-    /// The ring, or a new one. `None` where there can be none now: reads are then not started.
+    /// The ring, or a new one. `None` where there can be none now: nothing is started then.
     fn take(&mut self) -> Option<IoUring> {
         if self.is_refused {
             return None;

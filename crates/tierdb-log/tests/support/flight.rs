@@ -4,8 +4,8 @@
 //! A simulated durable write happens at once, so no crash falls inside it. Here it is first made as a plain write,
 //! which a crash may leave in part, and then durably: a crash point between the two has it torn.
 //!
-//! Before a plain write, which is one of a checkpoint's pages, the directory calls a function: what it
-//! publishes comes between the copies of two pages, as another thread's could.
+//! Before a plain write, which is of some of a checkpoint's pages, the directory calls a function: what it
+//! publishes comes between the copies of these and of those that are written next, as another thread's could.
 
 use std::sync::{Arc, Mutex};
 use tierdb_base::{Error, Result};
