@@ -87,8 +87,7 @@ fn start<P: Pool>(
     let pool_len = pool.len();
     let mut fast_dirs = Vec::new();
     if mode == Mode::Block {
-        let layout = logged_layout(kind, setup.memory, Some(setup.fast_bytes));
-        let logged = layout.log_len + layout.image_capacity + layout.image_capacity / 64;
+        let logged = logged_layout(kind, setup.memory, Some(setup.fast_bytes)).most_bytes();
         fast_dirs.push(TierDir {
             dir: RealDir::open(&setup.fast_dir)?,
             capacity: setup.fast_bytes.saturating_sub(logged),

@@ -1,6 +1,7 @@
 //! What a logged pool is made of, and what it says about itself.
 
 use crate::layout::PAGE;
+use crate::table::{AREAS, area_len};
 use tierdb_base::{Error, Location, Result};
 use tierdb_device::BLOCK;
 
@@ -55,6 +56,12 @@ impl LoggedOptions {
     /// remove them.
     pub fn file_names(&self) -> [String; 3] {
         ["log", "image", "table"].map(|part| format!("{}.{part}", self.prefix))
+    }
+
+    /// Most bytes that its files may take together.
+    pub fn most_bytes(&self) -> u64 {
+        let tables = AREAS * area_len(self.pool_len, self.largest_block());
+        self.log_len.saturating_add(self.image_capacity).saturating_add(tables)
     }
 
     pub(crate) fn largest_block(&self) -> u64 {

@@ -303,6 +303,20 @@ fn a_full_device_refuses_for_a_while_and_nothing_is_lost() {
     reopen(&world.capture().nothing(), &small(), &known.get()).expect("nothing lost");
 }
 
+#[test]
+fn a_pool_comes_to_take_as_much_as_it_says() {
+    for options in [small(), wide()] {
+        let (world, pool, _) = support::world(&options);
+        for page in (0..support::POOL / 4096).cycle().take(100) {
+            pool.flush(page * 4096, 4096);
+            pool.commit().expect("no faults");
+        }
+        assert!(pool.stats().checkpoints > 2);
+        let taken: u64 = world.areas().iter().map(|area| area.len).sum();
+        assert_eq!(taken, options.most_bytes());
+    }
+}
+
 /// A pool that has dirtied its first two pages, on a device with room for `pages` more than are taken.
 fn nearly_full(pages: u64) -> (World, LoggedPool<TestDir>) {
     let (world, pool, _) = support::world(&small());

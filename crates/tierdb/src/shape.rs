@@ -111,8 +111,8 @@ fn on_block_tiers(
     least_pool: u64,
 ) -> (u64, u64) {
     let log_len = log_len(capacity, memory);
-    // The pool's image and table take 2 and 1/32 of it, or less.
-    let room = capacity.saturating_sub(log_len + reserve) / 65 * 32;
+    // The pool's image and table take 2 and 1/32 of it, or less, and the table copies of three blocks of the log.
+    let room = capacity.saturating_sub(log_len + log_len / LOG_BLOCKS * 3 + reserve) / 65 * 32;
     let share = match engine {
         EngineKind::Valuelog => u64::MAX,
         EngineKind::Slab => (capacity / POOL_FAST_SHARE).max(LEAST_POOL),
@@ -161,10 +161,9 @@ fn log_len(capacity: u64, memory: u64) -> u64 {
     whole_pages((capacity / LOG_SHARE).min((memory / LOG_SHARE).max(LOG_WANTED)).clamp(LOG_MIN, LOG_MAX))
 }
 
-/// Bytes that a logged pool of this shape may take on its device.
+/// Bytes that a logged pool of this shape may take on its device, with what else a tier has.
 pub(crate) fn logged_bytes(shape: &Shape) -> u64 {
-    let &Shape { engine, mode, pool_len, log_len } = shape;
-    log_len + image_capacity(engine, mode, pool_len) + pool_len / 32 + RESERVE
+    logged_options(shape).most_bytes() + RESERVE
 }
 
 /// What the image of a pool may take: twice as much, so that a checkpoint is never made in rounds. Where the engine has tables beside it

@@ -392,14 +392,16 @@ fn settle(plan: &mut Plan) {
         if let Limit::Seconds(seconds) = phase.limit
             && writes < 1.0
         {
-            // It takes longer until values lie as scans want them than until caches are full.
-            let (cached, laid_out) = (seconds * 4.0, seconds * 12.0);
-            let most = if phase.mix.share(Op::Scan) > 0.0 { laid_out } else { cached };
-            phase.warmup = Some(Warmup::Settled { least: seconds / 2.0, ops: 0, most });
+            // It takes longer until values lie as scans want them than until caches are full, and little is gained from one moment to
+            // the next.
+            let [cached, laid_out] =
+                [(0.5, 4.0), (2.0, 12.0)].map(|(least, most)| (seconds * least, seconds * most));
+            let (least, most) = if phase.mix.share(Op::Scan) > 0.0 { laid_out } else { cached };
+            phase.warmup = Some(Warmup::Settled { least, ops: 0, most });
             words = Some(format!(
-                "{seconds} s after a warm-up of {} s at least, until the bytes read from devices for an operation differ by less \
-                 than 2 % from a quarter of a phase to the next, or of {cached:.1} s, with scans of {laid_out:.1} s",
-                seconds / 2.0
+                "{seconds} s after a warm-up of {:.1} to {:.1} s, until the bytes read from devices for an operation differ by less \
+                 than 2 % from a quarter of a phase to the next; with scans of {:.1} to {:.1} s, and from a phase to the next",
+                cached.0, cached.1, laid_out.0, laid_out.1
             ));
         }
     }
