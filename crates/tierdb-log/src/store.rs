@@ -28,7 +28,7 @@ use tierdb_pmem::Arena;
 /// Most pages read or written at once: 1 MiB.
 pub(crate) const RUN_PAGES: u32 = 256;
 
-/// A checkpoint has copies of one in so many pages at the most in DRAM.
+/// A checkpoint copies one in so many pages at the most before it writes these.
 const MOST_COPIED: u64 = 8;
 
 /// Pages in slots, as the newest durable table has them.

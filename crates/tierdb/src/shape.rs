@@ -112,7 +112,8 @@ fn on_block_tiers(
 ) -> (u64, u64) {
     let log_len = log_len(capacity, memory);
     // The pool's image and table take 2 and 1/32 of it, or less, and the table copies of three blocks of the log.
-    let room = capacity.saturating_sub(log_len + log_len / LOG_BLOCKS * 3 + reserve) / 65 * 32;
+    let room =
+        capacity.saturating_sub(log_len + (log_len / LOG_BLOCKS).min(LOG_BUFFER_MAX) * 3 + reserve) / 65 * 32;
     let share = match engine {
         EngineKind::Valuelog => u64::MAX,
         EngineKind::Slab => (capacity / POOL_FAST_SHARE).max(LEAST_POOL),

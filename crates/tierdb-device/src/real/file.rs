@@ -8,8 +8,10 @@ use rustix::fs::{FallocateFlags, FlockOperation, fallocate, fdatasync, flock, fs
 use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2};
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 use tierdb_base::{Error, Result};
 
 /// An error of the operating system in its place. A quota that is used up is a full file system, and so is a file that
@@ -156,33 +158,41 @@ impl Handle {
     }
 }
 
-/// A lock on an open file, which lasts as long as writes are in flight to it, beyond the end of the process that they are of. The
-/// store's own lock is on another file, and ends with the process.
-struct Claim {
-    file: Arc<Handle>,
-    /// The process that took it.
-    owner: u32,
-}
+/// Longest that who writes in pieces waits for those of another open file.
+const LONGEST_IN_FLIGHT: Duration = Duration::from_secs(60);
 
-impl Claim {
+/// A lock on an open file while it is written in pieces. If their process is killed it lasts until the last of them has ended: they keep
+/// the file open. The store's own lock is on another file, and ends with the process.
+struct Claim<'f>(&'f Handle);
+
+impl<'f> Claim<'f> {
     /// Waits for who has it. `None` where the file system has no locks: then nobody ever had one.
-    fn wait(file: &Arc<Handle>) -> Option<Self> {
+    ///
+    /// # Errors
+    /// `Locked` after so long; `Io`.
+    fn wait(file: &'f Handle, longest: Duration) -> Result<Option<Self>> {
+        let begun = Instant::now();
         loop {
-            match flock(file, FlockOperation::LockExclusive) {
-                Ok(()) => return Some(Claim { file: file.clone(), owner: std::process::id() }),
+            match flock(file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(Claim(file))),
                 Err(Errno::INTR) => {}
-                Err(_) => return None,
+                Err(Errno::WOULDBLOCK) if begun.elapsed() < longest => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(Errno::WOULDBLOCK) => {
+                    let holder = "writes of a process that was killed, or a lock on this file".into();
+                    return Err(Error::Locked { path: PathBuf::from(&*file.name), holder });
+                }
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(None),
+                Err(errno) => return Err(file.error("lock", 0, errno)),
             }
         }
     }
 }
 
-impl Drop for Claim {
+impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        // As of a directory's lock: a child that has inherited the descriptor must not keep it, nor take it from its parent.
-        if self.owner == std::process::id() {
-            let _ = flock(&self.file, FlockOperation::Unlock);
-        }
+        let _ = flock(self.0, FlockOperation::Unlock);
     }
 }
 
@@ -190,8 +200,8 @@ impl Drop for Claim {
 pub struct RealFile {
     handle: Arc<Handle>,
     device: Arc<Device>,
-    /// Taken before the first write in pieces.
-    claim: OnceLock<Option<Claim>>,
+    /// Held by who has the claim: two of one open file would be one.
+    claiming: Mutex<()>,
     /// Changes of the length, and how many of them are durable.
     resized: AtomicU64,
     synced: AtomicU64,
@@ -206,7 +216,7 @@ impl RealFile {
         RealFile {
             handle: Arc::new(handle),
             device,
-            claim: OnceLock::new(),
+            claiming: Mutex::new(()),
             resized: AtomicU64::new(0),
             synced: AtomicU64::new(0),
             cached: (!direct_io).then(Mutex::default),
@@ -292,8 +302,9 @@ impl BlockFile for RealFile {
             self.handle.check(piece.at, "offset")?;
             self.handle.check(piece.len as u64, "length")?;
         }
-        let is_claimed = self.claim.get_or_init(|| Claim::wait(&self.handle)).is_some();
-        self.device.write_pieces(&self.handle, bytes, pieces, is_claimed && self.cached.is_none())
+        let _turn = self.claiming.lock();
+        let claim = Claim::wait(&self.handle, LONGEST_IN_FLIGHT)?;
+        self.device.write_pieces(&self.handle, bytes, pieces, claim.is_some() && self.cached.is_none())
     }
 
     fn write_durable(&self, at: u64, bytes: &AlignedBuf) -> Result<()> {
@@ -378,36 +389,36 @@ mod tests {
     fn who_writes_in_pieces_waits_for_those_that_another_open_file_has_in_flight() {
         let path = std::env::temp_dir().join(format!("tierdb-claimed-{}", std::process::id()));
         let open = || {
-            let options =
+            let file =
                 std::fs::File::options().create(true).truncate(false).read(true).write(true).open(&path);
             let device = Arc::new(Device::new(&RealOptions::default(), None));
-            RealFile::new(Handle::new(options.expect("file").into(), "claimed".into()), device, true)
+            RealFile::new(Handle::new(file.expect("file").into(), "claimed".into()), device, true)
         };
         let write = |file: &RealFile| {
             let pieces = [Piece { at: BLOCK, len: BLOCK as usize }];
             file.write_pieces(&AlignedBuf::zeroed(BLOCK as usize).expect("memory"), &pieces).expect("room");
         };
-        let (mut first, second) = (open(), open());
+        let (first, second) = (open(), open());
         std::fs::remove_file(&path).expect("remove");
+        // While both are open, as that of a closed store may be.
         write(&first);
-        // The process is killed, and gives nothing up. As a request in flight does, something keeps the file open.
+        write(&second);
+        // A process is killed, and gives nothing up. As a request in flight does, something keeps the file open.
         let in_flight = first.handle.as_fd().try_clone_to_owned().expect("a descriptor");
-        first.claim.get_mut().and_then(Option::as_mut).expect("a lock").owner = 0;
+        std::mem::forget(Claim::wait(&first.handle, Duration::ZERO).expect("nobody has it").expect("locks"));
         drop(first);
+        let refused = Claim::wait(&second.handle, Duration::from_millis(5)).err().expect("it is taken");
+        assert!(matches!(refused, Error::Locked { .. }), "{refused}");
         let (done, wait) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 write(&second);
                 done.send(()).expect("somebody waits");
             });
-            assert!(wait.recv_timeout(std::time::Duration::from_millis(100)).is_err(), "it waits");
+            assert!(wait.recv_timeout(Duration::from_millis(100)).is_err(), "it waits");
             drop(in_flight);
-            wait.recv_timeout(std::time::Duration::from_secs(60)).expect("it goes on");
+            wait.recv_timeout(Duration::from_secs(60)).expect("it goes on");
         });
-        // Whoever gives it up by a close, has others go on at once.
-        let child = second.handle.as_fd().try_clone_to_owned().expect("a descriptor");
-        drop(second);
-        flock(child, FlockOperation::NonBlockingLockExclusive).expect("nobody has it");
     }
 
     #[test]
