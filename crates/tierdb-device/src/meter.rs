@@ -312,8 +312,9 @@ impl<F: BlockFile> Metered<F> {
         self.pace.as_ref().map(|pace| pace.issue(pace.emulation.read_latency, bytes))
     }
 
-    fn write_due(&self, bytes: usize) -> Option<Instant> {
-        self.pace.as_ref().map(|pace| pace.issue(pace.emulation.write_latency, bytes))
+    /// When writes of so many bytes are complete, of which as many as there are rounds wait for each other.
+    fn write_due(&self, bytes: usize, rounds: u32) -> Option<Instant> {
+        self.pace.as_ref().map(|pace| pace.issue(pace.emulation.write_latency * rounds, bytes))
     }
 
     /// As [`BlockFile::read`].
@@ -346,7 +347,7 @@ impl<F: BlockFile> Metered<F> {
     /// As [`BlockFile::write`].
     #[track_caller]
     pub fn write(&self, at: u64, bytes: &AlignedBuf, cause: Cause) -> Result<()> {
-        let due = self.write_due(bytes.len());
+        let due = self.write_due(bytes.len(), 1);
         heed(self.file.write(at, bytes))?;
         due.into_iter().for_each(wait_until);
         self.meter.count_write(cause, bytes.len() as u64);
@@ -356,10 +357,7 @@ impl<F: BlockFile> Metered<F> {
     /// As [`BlockFile::write_pieces`].
     #[track_caller]
     pub fn write_pieces(&self, bytes: &AlignedBuf, pieces: &[Piece], cause: Cause) -> Result<()> {
-        // As many latencies as there are rounds.
-        let rounds = pieces.len().div_ceil(PIECES) as u32;
-        let due =
-            self.pace.as_ref().map(|pace| pace.issue(pace.emulation.write_latency * rounds, bytes.len()));
+        let due = self.write_due(bytes.len(), pieces.len().div_ceil(PIECES) as u32);
         heed(self.file.write_pieces(bytes, pieces))?;
         due.into_iter().for_each(wait_until);
         pieces.iter().for_each(|piece| self.meter.count_write(cause, piece.len as u64));
@@ -369,7 +367,7 @@ impl<F: BlockFile> Metered<F> {
     /// As [`BlockFile::write_durable`].
     #[track_caller]
     pub fn write_durable(&self, at: u64, bytes: &AlignedBuf, cause: Cause) -> Result<()> {
-        let due = self.write_due(bytes.len());
+        let due = self.write_due(bytes.len(), 1);
         heed(self.file.write_durable(at, bytes))?;
         due.into_iter().for_each(wait_until);
         self.meter.count_write(cause, bytes.len() as u64);

@@ -112,8 +112,7 @@ fn on_block_tiers(
 ) -> (u64, u64) {
     let log_len = log_len(capacity, memory);
     // The pool's image and table take 2 and 1/32 of it, or less, and the table copies of three blocks of the log.
-    let room =
-        capacity.saturating_sub(log_len + (log_len / LOG_BLOCKS).min(LOG_BUFFER_MAX) * 3 + reserve) / 65 * 32;
+    let room = capacity.saturating_sub(log_len + 3 * log_buffer(log_len) + reserve) / 65 * 32;
     let share = match engine {
         EngineKind::Valuelog => u64::MAX,
         EngineKind::Slab => (capacity / POOL_FAST_SHARE).max(LEAST_POOL),
@@ -162,6 +161,11 @@ fn log_len(capacity: u64, memory: u64) -> u64 {
     whole_pages((capacity / LOG_SHARE).min((memory / LOG_SHARE).max(LOG_WANTED)).clamp(LOG_MIN, LOG_MAX))
 }
 
+/// The largest block of a log of `log_len` bytes.
+fn log_buffer(log_len: u64) -> u64 {
+    whole_pages(log_len / LOG_BLOCKS).clamp(PAGE, LOG_BUFFER_MAX)
+}
+
 /// Bytes that a logged pool of this shape may take on its device, with what else a tier has.
 pub(crate) fn logged_bytes(shape: &Shape) -> u64 {
     logged_options(shape).most_bytes() + RESERVE
@@ -181,7 +185,7 @@ pub(crate) fn logged_options(shape: &Shape) -> LoggedOptions {
     let &Shape { engine, mode, pool_len, log_len } = shape;
     LoggedOptions {
         log_len,
-        buffer_bytes: whole_pages(log_len / LOG_BLOCKS).clamp(PAGE, LOG_BUFFER_MAX),
+        buffer_bytes: log_buffer(log_len),
         image_capacity: image_capacity(engine, mode, pool_len),
         ..LoggedOptions::new(pool_len)
     }

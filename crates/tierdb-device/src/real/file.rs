@@ -89,7 +89,7 @@ impl Handle {
         }
     }
 
-    /// Writes what is left of `bytes` after a first attempt; see [`Handle::finish_read`]. To write what was written before changes
+    /// Writes what is left of `bytes` after a first attempt, if there was one; see [`Handle::finish_read`]. To write what was written before changes
     /// nothing.
     pub fn finish_write(&self, at: u64, bytes: &[u8], outcome: Option<i32>) -> Result<()> {
         let count = outcome.and_then(|outcome| usize::try_from(outcome).ok());
@@ -148,7 +148,7 @@ impl Handle {
         let zeros = AlignedBuf::zeroed(STEP as usize)?;
         for at in (from..to).step_by(STEP as usize) {
             let bytes = &zeros[..(to - at).min(STEP) as usize];
-            self.write(at, bytes, |bytes, at| pwrite(&self.fd, bytes, at))?;
+            self.finish_write(at, bytes, None)?;
         }
         Ok(())
     }
@@ -292,7 +292,7 @@ impl BlockFile for RealFile {
 
     fn write(&self, at: u64, bytes: &AlignedBuf) -> Result<()> {
         self.handle.check(at, "offset")?;
-        self.handle.write(at, bytes, |bytes, at| pwrite(&self.handle, bytes, at))
+        self.handle.finish_write(at, bytes, None)
     }
 
     /// Through a ring, where it is not the page cache that they go to: that takes them at once. A write that the kernel has from a ring goes
@@ -310,7 +310,7 @@ impl BlockFile for RealFile {
     fn write_durable(&self, at: u64, bytes: &AlignedBuf) -> Result<()> {
         self.handle.check(at, "offset")?;
         if self.cached.is_some() {
-            self.handle.write(at, bytes, |bytes, at| pwrite(&self.handle, bytes, at))?;
+            self.handle.finish_write(at, bytes, None)?;
             // Not as a write that found no room: what has failed is known no more.
             return self
                 .sync_by(|| fdatasync(&self.handle))
