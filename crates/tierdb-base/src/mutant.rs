@@ -19,10 +19,10 @@ pub struct Site {
 
 impl Site {
     /// Whether it is a step on the way to durability, and not a comparison or what is done about a failure: those
-    /// matter where media are damaged or fail. Nor what keeps versions of a key in the order of the levels that they lie in, or says what
-    /// comes down where flash is full.
+    /// matter where media are damaged or fail. Nor what keeps versions of a key in the order of the levels that they lie in, says what
+    /// comes down where flash is full, or keeps what was removed from coming back.
     pub fn is_persist(&self) -> bool {
-        !["checksum", "mismatch", "failure", "latch", "level", "sweep"].contains(&self.what)
+        !["checksum", "mismatch", "failure", "latch", "level", "sweep", "tombstone"].contains(&self.what)
     }
 }
 

@@ -112,7 +112,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         wanted.extend(state.ranges.iter().cloned());
         let left_out = touched(state, oldest).any(|(.., table)| table.unreadable.load(Ordering::Acquire));
         let tables = &state.tables;
-        state.ranges.retain(|range| range.seqno > oldest || holding_removed(tables, range).next().is_some());
+        let is_held = |range: &RangeTombstone| {
+            holding_removed(tables, range).next().is_some() && mutant::keep("tombstone")
+        };
+        state.ranges.retain(|range| range.seqno > oldest || is_held(range));
         Ok(if left_out { Cleaned::Readable } else { Cleaned::All })
     }
 
@@ -122,7 +125,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         for range in ranges.into_iter().filter(|range| seen.insert(range.slots.at)) {
             let used =
                 |part: &Arc<Partition<D>>| part.read().ranges.iter().any(|other| Arc::ptr_eq(other, &range));
-            if parts.iter().any(used) {
+            if parts.iter().any(used) && mutant::keep("tombstone") {
                 continue;
             }
             let mut stage = Stage::new(&*self.heap.pool);

@@ -11,7 +11,7 @@ use crate::read::OnFlash;
 use crate::tables::Walk;
 use std::iter::Peekable;
 use std::ops::Bound;
-use tierdb_base::{Result, Seqno};
+use tierdb_base::{Result, Seqno, mutant};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::{Cursor, KeyRange, Snapshot, Value};
 use tierdb_pmem::Pool;
@@ -86,7 +86,8 @@ impl<D: Dir> Stretch<D> {
             }
             let Some(entry) = self.flash.entry() else { return Ok(None) };
             self.given = true;
-            if !self.on_flash.is_removed(entry.key, entry.seqno, seqno) {
+            let removed = self.on_flash.is_removed(entry.key, entry.seqno, seqno);
+            if !(removed && mutant::keep("tombstone")) {
                 let value = entry.value.filter(|_| !keys_only).map(|value| Value::from(value.to_vec()));
                 return Ok(Some((entry.key.to_vec(), value)));
             }
@@ -254,7 +255,7 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
                 return Ok((found, last));
             }
             if let Some(entry) = state.version_at(key, seqno) {
-                let value = if entry.is_tombstone() {
+                let value = if entry.is_tombstone() && mutant::keep("tombstone") {
                     None
                 } else if self.keys_only {
                     Some(None)

@@ -263,7 +263,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// have nothing left to hide or for want of room for another record, on the fast tier or in its log.
     fn move_down(&self, part: &Partition<D>, level: Level, plan: &Plan<D>) -> bool {
         let [table] = &*plan.tables else { return false };
-        if table.footer().tombstones > 0 {
+        if table.footer().tombstones > 0 && mutant::keep("tombstone") {
             return false;
         }
         let Ok(_admitted) = self.heap.admit(self.admit_table()) else { return false };

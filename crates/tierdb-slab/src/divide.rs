@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tierdb_base::mutant;
 use tierdb_device::Dir;
 use tierdb_pmem::Pool;
 
@@ -118,7 +119,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let mut state = part.write();
             newest.extend(std::mem::take(&mut state.index));
             tables.extend(state.tables.tables().cloned());
-            ranges.extend(state.ranges.drain(..).map(|range| (range.seqno, range)));
+            let kept = state.ranges.drain(..).filter(|_| mutant::keep("tombstone"));
+            ranges.extend(kept.map(|range| (range.seqno, range)));
             old.extend(std::mem::take(&mut state.old).into_versions());
             state.tables = Arc::new(Levels::new(Vec::new()));
             state.forget_counts();

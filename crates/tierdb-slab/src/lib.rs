@@ -43,6 +43,8 @@ mod read_trigger;
 mod record;
 mod recover;
 #[cfg(test)]
+mod removed;
+#[cfg(test)]
 mod rig;
 mod room;
 mod rounds;

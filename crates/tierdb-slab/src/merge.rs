@@ -50,7 +50,7 @@ impl<D: Dir> Begun<'_, D> {
 
     /// Whether a tombstone of `key` that every snapshot sees may go: no older version is anywhere else on flash.
     fn may_forget(&self, key: &[u8]) -> bool {
-        self.plan.range.contains(key)
+        (self.plan.range.contains(key) || !mutant::keep("tombstone"))
             && !(self.levels.may_hold_below(self.plan.into, key, Cause::Migration) && mutant::keep("level"))
     }
 
@@ -130,6 +130,9 @@ impl<P: Pool> Source for FastSource<'_, P> {
         self.current = None;
         for Victim { key, entry, .. } in self.victims.by_ref() {
             if entry.is_tombstone() {
+                if !mutant::keep("tombstone") {
+                    continue;
+                }
                 self.current = Some((key, entry.seqno, None));
                 return Ok(());
             }
@@ -165,7 +168,8 @@ impl<S: Source> Source for WithoutRemoved<S> {
         loop {
             self.source.advance()?;
             let Some(entry) = self.source.entry() else { return Ok(()) };
-            if !self.ranges.iter().any(|range| range.removes(entry.key, entry.seqno, self.oldest)) {
+            let removed = self.ranges.iter().any(|range| range.removes(entry.key, entry.seqno, self.oldest));
+            if !(removed && mutant::keep("tombstone")) {
                 return Ok(());
             }
         }
@@ -214,7 +218,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let merged = WithoutRemoved { source, ranges: ranges.clone(), oldest };
         // All tables of the range take part, so there is no older version elsewhere on flash but in deeper levels. And a record that
         // cannot be read may be one.
-        let forgets = |key: &[u8]| self.lost.hides(key, None).is_none() && begun.may_forget(key);
+        let hides = |key: &[u8]| self.lost.hides(key, None).is_some() && mutant::keep("tombstone");
+        let forgets = |key: &[u8]| !hides(key) && begun.may_forget(key);
         let mut kept = Retain::new(merged, Retention::new(snapshots), forgets);
         let victim_bytes: u64 = victims.iter().map(|victim| self.bytes_of(victim.entry)).sum();
         let (adds, added) = match &victims[..] {

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use tierdb_base::Seqno;
+use tierdb_base::{Seqno, mutant};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::KeyRange;
 use tierdb_pmem::{Lsn, Pool, Stage};
@@ -116,7 +116,9 @@ pub struct RangeTombstone {
 impl RangeTombstone {
     /// Whether it removes the version of `key` that was written with `version`, for who sees writes up to `seqno`.
     pub fn removes(&self, key: &[u8], version: Seqno, seqno: Seqno) -> bool {
-        version < self.seqno && self.seqno <= seqno && self.range.contains(key)
+        (version < self.seqno || !mutant::keep("tombstone"))
+            && (self.seqno <= seqno || !mutant::keep("tombstone"))
+            && self.range.contains(key)
     }
 
     /// Whether it removes all that `table` has, for who sees all writes.
@@ -464,8 +466,8 @@ impl<D: Dir> State<D> {
 
     /// Whether flash may hold a version of `key`, or soon will.
     pub fn flash_may_hold(&self, key: &[u8]) -> bool {
-        self.migrating.as_ref().is_some_and(|range| range.contains(key))
-            || self.tables.may_hold(key, Cause::Foreground)
+        self.migrating.as_ref().is_some_and(|range| range.contains(key)) && mutant::keep("tombstone")
+            || self.tables.may_hold(key, Cause::Foreground) && mutant::keep("tombstone")
     }
 }
 

@@ -20,7 +20,7 @@ use std::collections::HashSet;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tierdb_base::Seqno;
+use tierdb_base::{Seqno, mutant};
 use tierdb_device::Dir;
 use tierdb_pmem::{Pool, Stage};
 
@@ -78,8 +78,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let Ok(_admitted) = heap.admit(heap.admit_bytes(key.len(), value.len())) else { return false };
         let state = &mut *part.write();
         let moved = from.is_some_and(|(then, table)| !state.tables.is_as(then, &key, table));
-        let removed = state.ranges.iter().any(|range| range.removes(&key, seqno, Seqno::MAX));
-        let newer = state.index.contains_key(&*key) || self.lost.hides(&key, Some(seqno)).is_some();
+        let removed = state.ranges.iter().any(|range| range.removes(&key, seqno, Seqno::MAX))
+            && mutant::keep("tombstone");
+        let newer = state.index.contains_key(&*key) && mutant::keep("tombstone")
+            || self.lost.hides(&key, Some(seqno)).is_some();
         if moved || removed || newer {
             return false;
         }

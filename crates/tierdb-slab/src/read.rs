@@ -9,7 +9,7 @@ use crate::partition::{Entry, RangeTombstone, State};
 use crate::tracker::{Popularity, Tier, is_hottest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tierdb_base::{Result, Seqno};
+use tierdb_base::{Result, Seqno, mutant};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::Value;
 use tierdb_pmem::Pool;
@@ -161,7 +161,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let state = part.read();
         let unsettled = part.unsettled(key, || hash_of(key));
         let place = match state.version_at(key, seqno) {
-            Some(entry) if entry.is_tombstone() => Place::Fast(None),
+            Some(entry) if entry.is_tombstone() && mutant::keep("tombstone") => Place::Fast(None),
             Some(entry) => {
                 let value = self.value_of(&state, key, entry)?;
                 if self.options.metric == Metric::ApproxM && seqno == Seqno::MAX && entry.is_counted() {
@@ -201,7 +201,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     fn search<'a>(&self, key: &'a [u8], seqno: Seqno, on_flash: &'a OnFlash<D>) -> Search<'a, D> {
-        let plain = seqno == Seqno::MAX && on_flash.is_in_no_range(key) && self.lost.is_empty();
+        let is_in_no_range = on_flash.is_in_no_range(key) || !mutant::keep("tombstone");
+        let plain = seqno == Seqno::MAX && is_in_no_range && self.lost.is_empty();
         Search { key, hash: hash_of(key), seqno, on_flash, plain }
     }
 
@@ -240,7 +241,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         };
         let counter = if live.is_fast() { &self.counters.fast_table_hits } else { &self.counters.flash_hits };
         counter.add(1);
-        if on_flash.is_removed(key, version, seqno) {
+        if on_flash.is_removed(key, version, seqno) && mutant::keep("tombstone") {
             return Ok(None);
         }
         let popularity = self.note(live, hash);

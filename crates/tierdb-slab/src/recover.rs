@@ -37,7 +37,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use tierdb_base::{Error, Result, Seqno, TierRole};
+use tierdb_base::{Error, Result, Seqno, TierRole, mutant};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::{Gate, Latencies, Media};
 use tierdb_pmem::{Pool, Stage, unseal};
@@ -287,7 +287,8 @@ impl Sorted {
         });
         let mut newest: Vec<(Key, Entry)> = Vec::with_capacity(versions.len());
         for (key, entry, slots) in versions {
-            let removed = sorted.ranges.iter().any(|range| range.removes(&key, entry.seqno, Seqno::MAX));
+            let removed = sorted.ranges.iter().any(|range| range.removes(&key, entry.seqno, Seqno::MAX))
+                && mutant::keep("tombstone");
             if removed || newest.last().is_some_and(|(newer, _)| newer[..] == key[..]) {
                 sorted.unneeded.push(entry.at());
             } else {

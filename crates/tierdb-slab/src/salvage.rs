@@ -11,7 +11,7 @@ use crate::scan::find_classes;
 use crate::slabs::{Commit, Mark, Slabs};
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU32;
-use tierdb_base::{Result, Seqno};
+use tierdb_base::{Result, Seqno, mutant};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::{KeyRange, Media};
 use tierdb_pmem::Pool;
@@ -60,7 +60,7 @@ struct Known {
 impl Known {
     /// Whether a removed range takes the version of `key` that was written with `seqno`.
     fn removes(&self, key: &[u8], seqno: Seqno) -> bool {
-        self.removed.iter().any(|(range, by)| seqno < *by && range.contains(key))
+        self.removed.iter().any(|(range, by)| seqno < *by && range.contains(key)) && mutant::keep("tombstone")
     }
 }
 
@@ -157,7 +157,10 @@ fn fast_tier<P: Pool>(
         let (key, seqno) = (head.key, head.seqno);
         match head.kind {
             Kind::Value => versions.push(Salvaged { key, value: Some(value), seqno, sure: true }),
-            Kind::Tombstone => versions.push(Salvaged { key, value: None, seqno, sure: true }),
+            Kind::Tombstone if mutant::keep("tombstone") => {
+                versions.push(Salvaged { key, value: None, seqno, sure: true });
+            }
+            Kind::Tombstone => {}
             Kind::RangeTombstone => {
                 known.removed.extend(decode_range(&value).map(|range| (range, seqno)));
             }

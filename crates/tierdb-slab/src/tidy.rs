@@ -10,6 +10,7 @@ use crate::partition::{Entry, State};
 use crate::record::Kind;
 use crate::slabs::Purpose;
 use std::collections::HashSet;
+use tierdb_base::mutant;
 use tierdb_device::Dir;
 use tierdb_pmem::{Pool, Stage};
 
@@ -37,7 +38,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// Moves the record at byte `at` to another slot. `false` if what is there cannot be moved.
-    fn move_record(&self, at: u64) -> bool {
+    pub fn move_record(&self, at: u64) -> bool {
         let heap = &self.heap;
         let Ok((head, value)) = heap.read(at) else { return false };
         if !matches!(head.kind, Kind::Value | Kind::Tombstone) || !head.parts.is_empty() {
@@ -62,7 +63,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         state.release_retired(heap);
         drained.publish(written.commit.0, written.commit.1);
         heap.pool.fence();
-        let mut copy = Entry::new(written.slots.at, head.seqno, entry.is_tombstone(), false);
+        let is_tombstone = entry.is_tombstone() && mutant::keep("tombstone");
+        let mut copy = Entry::new(written.slots.at, head.seqno, is_tombstone, false);
         if entry.is_clean() {
             copy = copy.clean();
         }

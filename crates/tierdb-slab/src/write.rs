@@ -20,7 +20,7 @@ use crate::room::Need;
 use crate::slabs::Purpose;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tierdb_base::{Result, check_key, check_value};
+use tierdb_base::{Result, check_key, check_value, mutant};
 use tierdb_device::Dir;
 use tierdb_engine::Durability;
 use tierdb_pmem::{Admitted, Lsn, Pool, Stage};
@@ -230,7 +230,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn verdict(&self, state: &State<D>, key: &[u8], is_delete: bool) -> Verdict {
         match state.index.get(key).copied() {
             before if !is_delete => Verdict::Replace(before),
-            Some(entry) if entry.is_tombstone() => Verdict::Nothing,
+            Some(entry) if entry.is_tombstone() && mutant::keep("tombstone") => Verdict::Nothing,
             before if self.may_be_elsewhere(state, key) => Verdict::Replace(before),
             Some(entry) => Verdict::Forget(entry),
             None => Verdict::Nothing,
@@ -239,6 +239,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// Whether `key` may have a version that the index does not name: a deletion must be kept then.
     fn may_be_elsewhere(&self, state: &State<D>, key: &[u8]) -> bool {
-        state.flash_may_hold(key) || self.lost.hides(key, None).is_some()
+        state.flash_may_hold(key) || self.lost.hides(key, None).is_some() && mutant::keep("tombstone")
     }
 }
