@@ -7,8 +7,8 @@ use crate::buf::AlignedBuf;
 use crate::combine::Combined;
 use crate::file::{BLOCK, Dir, DirLock, OpenMode};
 use rustix::fs::{
-    AtFlags, DirEntry, FileType, FlockOperation, Gid, Mode, OFlags, Uid, fchmod, fchown, flock, fstat,
-    fstatfs, fsync, ftruncate, open, openat, renameat, statat, unlinkat,
+    Advice, AtFlags, DirEntry, FileType, FlockOperation, Gid, Mode, OFlags, Uid, fadvise, fchmod, fchown,
+    flock, fstat, fstatfs, fsync, ftruncate, open, openat, renameat, statat, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
 use std::ffi::CString;
@@ -339,6 +339,11 @@ impl Dir for RealDir {
         let direct = if self.0.direct_io { OFlags::DIRECT } else { OFlags::empty() };
         let fd = openat(&self.0.fd, name, flags | create | direct, FILE_MODE)
             .map_err(|errno| self.error(op, name, errno))?;
+        if !self.0.direct_io {
+            // What is worth reading ahead, engines ask for. The system would read what lies beside what it has, and keep that in the place
+            // of what is read again. Where it does not take advice it does so.
+            let _ = fadvise(&fd, 0, None, Advice::Random);
+        }
         let handle = Handle::new(fd, self.place(name).into());
         Ok(RealFile::new(handle, self.0.device.clone(), self.0.direct_io))
     }
