@@ -112,7 +112,7 @@ fn start<P: Pool>(
                 options.gc_garbage_pct = pct;
             }
             if let Some(buffer) = setup.knobs.write_buffer {
-                options.ring_bytes = (buffer / u64::from(options.rings) / PAGE * PAGE).max(16 << 10);
+                options = options.with_write_buffer(buffer);
             }
             Box::new(if fresh { ValueLog::create(media, options)? } else { ValueLog::open(media, options)? })
         }

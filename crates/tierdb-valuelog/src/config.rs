@@ -36,20 +36,33 @@ impl Options {
     /// write buffer, the rest for the index.
     pub fn for_pool(memory: u64, pool_len: u64) -> Self {
         let cores = processors();
-        let buffer = (pool_len / 3).min(8 << 30);
-        let rings = (cores * 2).min(16).min((buffer / (256 << 10)).max(1) as usize);
-        Options {
+        let defaults = Options {
             memory,
             chunk_bytes: 512 << 10,
-            rings: rings as u32,
-            ring_bytes: (buffer / rings as u64 / 4096 * 4096).max(16 << 10),
+            rings: (cores * 2).min(16) as u32,
+            ring_bytes: 0,
             reclaim_pct: 75,
             gc_free_pct: 10,
             gc_garbage_pct: 60,
             gc_garbage_chunks: None,
             recovery_threads: cores,
             background: Background::Threads,
-        }
+        };
+        defaults.with_write_buffer((pool_len / 3).min(8 << 30))
+    }
+
+    /// The same with a write buffer of `bytes`, in as many rings as there were, or fewer: they have at least 256 KiB where there are several.
+    #[must_use]
+    pub fn with_write_buffer(mut self, bytes: u64) -> Self {
+        let rings = u64::from(self.rings).min((bytes / (256 << 10)).max(1));
+        self.rings = rings as u32;
+        self.ring_bytes = (bytes / rings / 4096 * 4096).max(16 << 10);
+        self
+    }
+
+    /// Bytes of all rings.
+    pub fn write_buffer(&self) -> u64 {
+        u64::from(self.rings) * self.ring_bytes
     }
 
     /// Refuses values out of range, naming the field and the range.

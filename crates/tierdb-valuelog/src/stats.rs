@@ -14,7 +14,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn memory_parts(&self) -> Vec<(&'static str, u64)> {
         let flash: u64 = self.storage.devices().iter().map(|device| device.memory_bytes()).sum();
         // A logged pool is DRAM; of one that is memory itself, nothing is.
-        let pool = if self.ordered { self.rings.used() + self.pages.used() * crate::pages::PAGE } else { 0 };
+        let pages = self.layout.first_page() + self.pages.used();
+        let pool = if self.ordered { pages * crate::pages::PAGE } else { 0 };
         let appender = |of: &Mutex<Appender<D, Moving>>| {
             of.try_lock().map_or(self.layout.chunk_bytes, |appender| appender.memory_bytes())
         };

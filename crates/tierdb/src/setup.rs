@@ -243,9 +243,8 @@ impl Prepared {
     }
 
     fn options(&self, pool: &impl Pool) -> Options {
-        let mut options = Options::for_pool(self.memory, pool.len());
-        self.config.valuelog.apply(&mut options);
-        options
+        let defaults = Options::for_pool(self.memory, pool.len());
+        self.config.valuelog.apply(shape::with_write_buffer(&self.tiers.shape, defaults))
     }
 
     /// The directory of a flash tier, for files of values or tables.

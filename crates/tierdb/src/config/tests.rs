@@ -108,9 +108,8 @@ fn settings_reach_the_engines() {
     };
     assert_eq!(format!("{options:?}"), format!("{wanted:?}"));
     let defaults = tierdb_valuelog::Options::for_pool(1 << 30, 64 << 30);
-    let mut options = defaults.clone();
-    config.valuelog.apply(&mut options);
-    let buffer = u64::from(options.rings) * options.ring_bytes;
+    let options = config.valuelog.apply(defaults.clone());
+    let buffer = options.write_buffer();
     assert!((2 << 30) - buffer < u64::from(options.rings) * 4096, "{buffer}");
     let sizes = (options.rings, options.ring_bytes);
     let wanted = tierdb_valuelog::Options {

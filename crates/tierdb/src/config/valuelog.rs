@@ -10,8 +10,8 @@ use tierdb_base::{ByteSize, Error, Result};
 #[non_exhaustive]
 pub struct Valuelog {
     /// Bytes of the write buffer, where values stay until they go to flash. Default a third of the pool (the
-    /// fast tier, or the half of memory that stands for it), at most 8 GiB; 1 MiB to seven eighths
-    /// of the pool.
+    /// fast tier, or the half of memory that stands for it), at most 8 GiB, and on one SSD at most an eighth of the log; 1 MiB to
+    /// seven eighths of the pool.
     ///
     /// Raise it where the same keys are written again and again, or written in bursts; lower it where more keys
     /// must fit. *Fixed when the store is created.*
@@ -61,14 +61,13 @@ impl Valuelog {
     }
 
     /// Sets what is set here.
-    pub(crate) fn apply(&self, options: &mut tierdb_valuelog::Options) {
+    pub(crate) fn apply(&self, mut options: tierdb_valuelog::Options) -> tierdb_valuelog::Options {
         if let Some(buffer) = self.write_buffer {
-            let rings = u64::from(options.rings).min((buffer.bytes() / (256 << 10)).max(1));
-            options.rings = rings as u32;
-            options.ring_bytes = buffer.bytes() / rings / 4096 * 4096;
+            options = options.with_write_buffer(buffer.bytes());
         }
         options.reclaim_pct = self.reclaim_pct.unwrap_or(options.reclaim_pct);
         options.gc_free_pct = self.gc_free_pct.unwrap_or(options.gc_free_pct);
         options.gc_garbage_pct = self.gc_garbage_pct.unwrap_or(options.gc_garbage_pct);
+        options
     }
 }
