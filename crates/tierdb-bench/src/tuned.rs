@@ -108,6 +108,9 @@ fn start<P: Pool>(
         }
         _ => {
             let mut options = tierdb_valuelog::Options::for_pool(setup.memory, pool_len);
+            if mode == Mode::Ssd {
+                options = options.beside_values(logged_layout(kind, setup.memory, None).log_len);
+            }
             if let Some(pct) = setup.knobs.garbage_pct {
                 options.gc_garbage_pct = pct;
             }

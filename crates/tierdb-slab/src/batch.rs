@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tierdb_base::{MAX_KEY_BYTES, Result};
+use tierdb_base::{MAX_KEY_BYTES, Result, mutant};
 use tierdb_device::Dir;
 use tierdb_engine::{Durability, KeyRange, Op, WriteBatch};
 use tierdb_pmem::{Admitted, Pool, Stage};
@@ -247,8 +247,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
             states.iter_mut().for_each(|state| state.release_retired(heap));
             let tombstone = Arc::new(RangeTombstone { seqno, range: range.clone(), slots: written.slots });
             for (state, removed) in states.iter_mut().zip(removed) {
-                state.ranges.push(tombstone.clone());
-                for (key, entry) in removed {
+                if mutant::keep("tombstone") {
+                    state.ranges.push(tombstone.clone());
+                }
+                for (key, entry) in removed.into_iter().filter(|_| mutant::keep("tombstone")) {
                     state.remove(&key);
                     state.retire(heap, &key, entry, seqno, keep);
                 }

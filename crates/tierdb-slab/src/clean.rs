@@ -105,10 +105,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
         };
         let _admitted = self.heap.admit(0)?;
         let state = &mut *part.write();
-        let mut stage = Stage::new(&*self.heap.pool);
-        state.stage_retired(&self.heap, &mut stage);
-        let _drained = stage.drain();
-        state.release_retired(&self.heap);
+        // What it removed of the fast tier must not come back when its record is gone.
+        if mutant::keep("tombstone") {
+            let mut stage = Stage::new(&*self.heap.pool);
+            state.stage_retired(&self.heap, &mut stage);
+            let _drained = stage.drain();
+            state.release_retired(&self.heap);
+        }
         wanted.extend(state.ranges.iter().cloned());
         let left_out = touched(state, oldest).any(|(.., table)| table.unreadable.load(Ordering::Acquire));
         let tables = &state.tables;

@@ -318,7 +318,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
             Some(Staying::Popular(popular)) => Some(popular.bytes),
             Some(Staying::Swept(_)) | None => None,
         };
-        Ok(Merged { tables, written, entries, promotions, stayed_share, stayed, cleaned: oldest })
+        // What a snapshot sees is still there, though it was removed.
+        let cleaned = if mutant::keep("tombstone") { oldest } else { last };
+        Ok(Merged { tables, written, entries, promotions, stayed_share, stayed, cleaned })
     }
 
     /// Whether there is room for what the merge of `plan` writes, before anything goes: with `added` bytes of victims, which add what `adds`

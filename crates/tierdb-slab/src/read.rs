@@ -61,6 +61,12 @@ struct Search<'a, D: Dir> {
     plain: bool,
 }
 
+/// Whether the newest version in a table says what becomes of a key: a tombstone hides what is below.
+#[track_caller]
+fn ends_search(found: &Found) -> bool {
+    found.value.is_some() || mutant::keep("tombstone")
+}
+
 /// What a table may have of a key.
 enum Within<D: Dir> {
     Cached(Value),
@@ -90,7 +96,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 Within::Unknown(table) => table,
             };
             let found = table.get(key, seqno, Cause::Foreground).map_err(|error| error.with_key(key))?;
-            if let Some(found) = found {
+            if let Some(found) = found
+                && ends_search(&found)
+            {
                 return self.end(&search, Some((live, found)));
             }
         }
@@ -146,8 +154,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
             searches = Vec::with_capacity(waiting.len());
             for ((_, live, (number, search, tables)), found) in waiting.into_iter().zip(found) {
                 match found {
-                    Ok(None) => searches.push((number, search, tables)),
-                    Ok(Some(found)) => results[number] = self.end(&search, Some((live, found))),
+                    Ok(Some(found)) if ends_search(&found) => {
+                        results[number] = self.end(&search, Some((live, found)));
+                    }
+                    Ok(_) => searches.push((number, search, tables)),
                     Err(error) => results[number] = Err(error.with_key(search.key)),
                 }
             }

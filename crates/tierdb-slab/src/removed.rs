@@ -79,20 +79,27 @@ fn on_tables(store: &Store) -> u64 {
     store.part().read().tables.tables().map(|table| table.footer().tombstones).sum()
 }
 
-/// That each key has the version that `expected` says, 0 being none, by a get and by a scan.
+/// That each key has the version that `expected` says, 0 being none, by gets one by one, at once, and by scans both ways.
 fn check(store: &Store, expected: impl Fn(u8) -> u8) {
     let of = |key: u8| Some(expected(key)).filter(|version| *version > 0).map(|version| value(key, version));
-    for key in 0..KEYS {
-        let found = store.engine.get(&[key]).expect("whole");
-        assert_eq!(found.as_deref(), of(key).as_deref(), "key {key}");
+    let keys: Vec<[u8; 1]> = (0..KEYS).map(|key| [key]).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+    for (key, found) in (0..).zip(store.engine.multi_get(&keys)) {
+        assert_eq!(found.expect("whole").as_deref(), of(key).as_deref(), "key {key}, with all");
+        assert_eq!(store.engine.get(&[key]).expect("whole").as_deref(), of(key).as_deref(), "key {key}");
     }
     let mut cursor = store.engine.cursor(KeyRange::all(), None).expect("open");
-    for key in 0..KEYS {
-        let Some(value) = of(key) else { continue };
+    for key in (0..KEYS).filter(|key| of(*key).is_some()) {
         let (found, read) = cursor.next().expect("whole").expect("one more");
-        assert_eq!((&*found, &*read), (&[key][..], &*value));
+        assert_eq!((&found[..], Some(&read[..])), (&[key][..], of(key).as_deref()));
     }
     assert!(cursor.next().expect("whole").is_none());
+    let mut cursor = store.engine.cursor(KeyRange::all(), None).expect("open");
+    for key in (0..KEYS).rev().filter(|key| of(*key).is_some()) {
+        let (found, read) = cursor.prev().expect("whole").expect("one more");
+        assert_eq!((&found[..], Some(&read[..])), (&[key][..], of(key).as_deref()));
+    }
+    assert!(cursor.prev().expect("whole").is_none());
 }
 
 fn check_at(store: &Store, snapshot: &Snapshot, expected: impl Fn(u8) -> u8) {
@@ -202,6 +209,15 @@ fn what_was_deleted_outside_of_a_merge_stays_so() {
     check(&store, |key| u8::from(key % 10 != 0));
 }
 
+/// What the first level says of a key hides what the second has.
+fn a_delete_on_flash_hides_what_is_below() {
+    let store = in_second_level();
+    delete(&store, 7);
+    flush(&store);
+    assert_eq!(on_tables(&store), 1);
+    check(&store, without(7));
+}
+
 /// A table that hides nothing any more is rewritten, though it overlaps none of the next level.
 fn what_hides_nothing_is_not_moved_down() {
     let store = Store::new(POOL, Options { levels: Some(2), ..options() });
@@ -278,6 +294,16 @@ fn an_open_removes_what_was_removed() {
     check(&reopened(store, options()), outside(5..20));
 }
 
+/// A range is forgotten only when what it removed of the fast tier cannot come back.
+fn a_cleaning_frees_what_was_removed_first() {
+    let store = Store::new(POOL, options());
+    put(&store, 0..KEYS, 1);
+    remove(&store, 5..20);
+    store.core().clean_ranges(&|| true).expect("room");
+    assert!(store.part().read().ranges.is_empty());
+    check(&reopened(store, options()), outside(5..20));
+}
+
 /// What is left of a removed range in a table that cannot be rewritten stays hidden.
 fn a_range_is_kept_for_tables_that_are_left() {
     let store = on_flash(options());
@@ -321,6 +347,7 @@ fn a_range_outlives_a_division() {
 fn a_salvage_knows_what_was_removed() {
     let store = on_flash(options());
     delete(&store, 7);
+    put(&store, 18..22, 2);
     remove(&store, 10..20);
     let Store { world, engine } = store;
     drop(engine);
@@ -340,7 +367,7 @@ fn a_salvage_knows_what_was_removed() {
 
 #[test]
 fn every_rule_about_tombstones_is_needed() {
-    let tests: [(&str, fn()); 16] = [
+    let tests: [(&str, fn()); 18] = [
         ("a delete", a_delete_hides_what_flash_has),
         ("a second delete", a_second_delete_writes_nothing),
         ("a delete while keys move", a_delete_beside_a_migration_is_kept),
@@ -348,11 +375,13 @@ fn every_rule_about_tombstones_is_needed() {
         ("a lost record", a_delete_hides_what_cannot_be_read),
         ("a snapshot", a_snapshot_keeps_what_hides_its_versions),
         ("outside of a merge", what_was_deleted_outside_of_a_merge_stays_so),
+        ("on flash", a_delete_on_flash_hides_what_is_below),
         ("nothing to hide", what_hides_nothing_is_not_moved_down),
         ("a promotion", what_was_removed_is_not_promoted),
         ("another slot", what_says_so_can_move),
         ("a range", a_removed_range_hides_what_is_older),
         ("a range, and an open", an_open_removes_what_was_removed),
+        ("a range, and what is freed first", a_cleaning_frees_what_was_removed_first),
         ("a range, and a table that is left", a_range_is_kept_for_tables_that_are_left),
         ("a range, and partitions", a_range_is_kept_for_other_partitions),
         ("a range, and a division", a_range_outlives_a_division),
@@ -373,5 +402,5 @@ fn every_rule_about_tombstones_is_needed() {
         }
     }
     assert!(unnoticed.is_empty(), "not noticed when it is left out: {unnoticed:#?}");
-    assert_eq!(rules.len(), 27, "{rules:#?}");
+    assert_eq!(rules.len(), 36, "{rules:#?}");
 }

@@ -3,7 +3,7 @@
 use crate::entry::EntryRef;
 use crate::iter::Direction;
 use crate::merge::Source;
-use tierdb_base::{Error, Result, Seqno};
+use tierdb_base::{Error, Result, Seqno, mutant};
 
 /// The keys of a source that a snapshot sees, each with its newest version that is not newer than the snapshot.
 /// Tombstones are not seen.
@@ -69,7 +69,7 @@ impl<S: Source> Visible<S> {
             while self.version().is_some_and(|version| version.seqno > self.seqno) {
                 self.source.advance()?;
             }
-            if self.version().is_some_and(|version| version.value.is_some()) {
+            if self.version().is_some_and(|version| version.value.is_some() || !mutant::keep("tombstone")) {
                 return Ok(true);
             }
             passing = true;
@@ -89,7 +89,9 @@ impl<S: Source> Visible<S> {
                 }
                 self.source.advance()?;
             }
-            if let Some((seqno, true)) = newest {
+            if let Some((seqno, has_value)) = newest
+                && (has_value || !mutant::keep("tombstone"))
+            {
                 self.seen = seqno;
                 return Ok(true);
             }

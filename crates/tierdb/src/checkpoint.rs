@@ -216,7 +216,7 @@ fn index_bytes(from: &dyn Engine) -> Result<u64> {
     Ok(parts.map(|(_, bytes)| bytes).sum())
 }
 
-/// Bytes of a pool for a copy of `from`: a third of a pool is write buffer, and an index that was filled in order may be
+/// Bytes of a pool for a copy of `from`: up to a third of a pool is write buffer, and an index that was filled in order may be
 /// packed less well.
 fn pool_bytes(from: &dyn Engine) -> Result<u64> {
     Ok(index_bytes(from)? * 2)

@@ -56,7 +56,7 @@ impl Drop for Inner {
 impl Db {
     /// Opens the store in the directory `path`, on one plain SSD, and creates it where the directory is absent
     /// or empty (its parent must be there). It may use half the default memory (see [`Config::memory`]),
-    /// but an eighth of the capacity at most, for the index and the write buffer (a third), and grow as large as the file system.
+    /// but an eighth of the capacity at most, for the index and the write buffer, and grow as large as the file system.
     ///
     /// # Errors
     /// `NotAStore` if the directory holds other files; `TierMissing` if it is one tier of a store with more;

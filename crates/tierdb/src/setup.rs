@@ -243,8 +243,11 @@ impl Prepared {
     }
 
     fn options(&self, pool: &impl Pool) -> Options {
-        let defaults = Options::for_pool(self.memory, pool.len());
-        self.config.valuelog.apply(shape::with_write_buffer(&self.tiers.shape, defaults))
+        let (defaults, shape) = (Options::for_pool(self.memory, pool.len()), &self.tiers.shape);
+        let is_beside_values =
+            shape.mode == Mode::OneDirectory && self.config.valuelog.write_buffer.is_none();
+        let defaults = if is_beside_values { defaults.beside_values(shape.log_len) } else { defaults };
+        self.config.valuelog.apply(defaults)
     }
 
     /// The directory of a flash tier, for files of values or tables.

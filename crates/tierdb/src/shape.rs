@@ -14,7 +14,6 @@ use tierdb_base::{ByteSize, Error, Result};
 use tierdb_device::Emulation;
 use tierdb_log::LoggedOptions;
 use tierdb_pmem::MappedPool;
-use tierdb_valuelog::Options;
 
 const PAGE: u64 = 4096;
 /// The least pool: what any tier of the least size, and the least memory, give.
@@ -40,9 +39,6 @@ const POOL_CAPACITY_SHARE: u64 = 8;
 const COPY_CAPACITY_SHARE: u64 = 4;
 /// A group commit carries at most this much; two buffers of it, and a block, are in DRAM.
 const LOG_BUFFER_MAX: u64 = 1 << 20;
-/// The write buffer of a store on one SSD takes at most this share of the log, if nothing else is configured. With a quarter of 62 MiB A wrote
-/// 7 % more bytes (sz) than with an eighth, and with a sixteenth 2 % fewer.
-const BUFFER_LOG_SHARE: u64 = 8;
 /// A ring holds at least so many of the largest blocks.
 const LOG_BLOCKS: u64 = 32;
 /// What `TIER`, the lock file and rounding, to stripes too, take of a tier.
@@ -260,17 +256,6 @@ pub(crate) fn agree(config: &Config, shape: &Shape, capacities: &[u64]) -> Resul
     Ok(())
 }
 
-/// A write buffer that suits a new store of this shape. Where log and values have one device, values that stay in it for longer than the log is
-/// kept would be written a third time, to the pool's image; and what it takes of memory is better used as cache.
-pub(crate) fn with_write_buffer(shape: &Shape, options: Options) -> Options {
-    let most = match shape.mode {
-        Mode::OneDirectory => shape.log_len / BUFFER_LOG_SHARE,
-        Mode::Byte | Mode::Emulated | Mode::Block => u64::MAX,
-    };
-    let buffer = options.write_buffer();
-    if buffer > most { options.with_write_buffer(most) } else { options }
-}
-
 /// Refuses a write buffer that leaves no room for an index in a new pool.
 pub(crate) fn write_buffer_fits(config: &Config, shape: &Shape) -> Result<()> {
     let most = shape.pool_len / 8 * 7;
@@ -365,21 +350,6 @@ mod tests {
                     assert!(options.log_len >= options.buffer_bytes * LOG_BLOCKS, "{what}");
                 }
             }
-        }
-    }
-
-    #[test]
-    fn the_write_buffer_of_one_ssd_goes_by_its_log() {
-        let of = |mode, memory: u64| {
-            let (pool_len, log_len) = beside_values(1 << 40, memory, 0);
-            let shape = Shape { engine: EngineKind::Valuelog, mode, pool_len, log_len };
-            with_write_buffer(&shape, Options::for_pool(memory, pool_len)).write_buffer()
-        };
-        assert_eq!(of(Mode::OneDirectory, 16 << 20), Options::for_pool(0, 8 << 20).write_buffer());
-        for memory in [256 << 20, 1 << 30, 64 << 30] {
-            let log_len = log_len(1 << 40, memory);
-            assert_eq!(of(Mode::OneDirectory, memory), log_len / 8, "{memory}");
-            assert_eq!(of(Mode::Block, memory), Options::for_pool(0, memory / 2).write_buffer());
         }
     }
 

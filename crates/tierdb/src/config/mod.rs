@@ -69,7 +69,7 @@ pub struct Config {
     /// memory of the machine, or of this process' control groups, if that is less; at least 16 MiB.
     ///
     /// Where no tier is byte-addressable, half of it, *fixed when the store is created*, is set aside. The valuelog engine has its write
-    /// buffer (a third) and its index (two thirds) there, and the index bounds how many keys fit; the slab engine has the keys that are
+    /// buffer (a third, or less on one SSD) and its index there, and the index bounds how many keys fit; the slab engine has the keys that are
     /// kept fast there. The rest is cache: raise it if `Stats::cache` shows many misses. *Takes effect on open.*
     #[serde(default, with = "size::optional", skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
