@@ -16,6 +16,7 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tierdb_base::{Result, Seqno, mutant};
 use tierdb_device::{Cause, Dir};
 use tierdb_pmem::Pool;
@@ -23,7 +24,9 @@ use tierdb_table::{Direction, EntryRef, Merge, ReadAhead, Retain, Retention, Sou
 
 /// How a merge reads a table.
 const ALL: Bounds<'_> = (Bound::Unbounded, Bound::Unbounded);
-const AHEAD: ReadAhead = ReadAhead { first: 256 << 10, most: 256 << 10 };
+/// Bytes that a merge reads of a table at once: what others read meanwhile waits for them. And where writers wait for the merge.
+const AHEAD: u64 = 128 << 10;
+const AHEAD_HURRIED: u64 = 256 << 10;
 
 /// What an entry takes in a table beside key and value, in bytes, about.
 const ENTRY_BYTES: u64 = 16;
@@ -210,9 +213,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let oldest = snapshots.iter().copied().min().unwrap_or(last);
         let fast = FastSource { heap: &self.heap, victims: victims.iter(), current: None, damaged };
         let mut sources: Vec<Box<dyn Source + '_>> = vec![Box::new(fast)];
+        let ahead = read_ahead(self.work.is_hurried.load(Ordering::Relaxed));
         for table in &plan.tables {
             let whole = table.table(Cause::Migration)?;
-            sources.push(Box::new(whole.iter(ALL, Direction::Forward, AHEAD, Cause::Migration)));
+            sources.push(Box::new(whole.iter(ALL, Direction::Forward, ahead, Cause::Migration)));
         }
         let source = Merge::new(sources, Direction::Forward);
         let merged = WithoutRemoved { source, ranges: ranges.clone(), oldest };
@@ -355,13 +359,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 }
 
+fn read_ahead(is_hurried: bool) -> ReadAhead {
+    let bytes = if is_hurried { AHEAD_HURRIED } else { AHEAD };
+    ReadAhead { first: bytes, most: bytes }
+}
+
 /// Reads what a merge reads of `table`, up to an entry that `is_wanted`: its key. All of it if none is.
 pub fn read_through<D: Dir>(
     table: &LiveTable<D>,
     mut is_wanted: impl FnMut(&EntryRef<'_>) -> bool,
 ) -> Result<Option<Vec<u8>>> {
     let whole = table.table(Cause::Migration)?;
-    let mut entries = whole.iter(ALL, Direction::Forward, AHEAD, Cause::Migration);
+    let mut entries = whole.iter(ALL, Direction::Forward, read_ahead(false), Cause::Migration);
     loop {
         entries.advance()?;
         let Some(entry) = entries.entry() else { return Ok(None) };

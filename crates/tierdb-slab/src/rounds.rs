@@ -114,9 +114,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let parts: Vec<_> = parts.into_iter().map(|(_, part)| part).collect();
         // Where flash is full, most of them would lock their partitions for nothing.
         let one = self.work.is_inline() || self.work.found_full.load(Ordering::Relaxed);
-        // Others than the best one are rewritten earlier than they have to be: with half of the threads while that keeps ahead of writers.
+        // Others than the best one are rewritten earlier than they have to be: with half of the threads while that keeps ahead of writers, and
+        // shorter reads.
         let most = self.options.migration_threads;
-        let threads = if self.held_writers_back() { most } else { most.div_ceil(2) };
+        let is_hurried = self.held_writers_back();
+        self.work.is_hurried.store(is_hurried, Ordering::Relaxed);
+        let threads = if is_hurried { most } else { most.div_ceil(2) };
         let threads = if one { 1 } else { threads.min(parts.len()) };
         let mut done = {
             let _others = self.work.alone.read();

@@ -75,6 +75,8 @@ pub struct Work {
     pub memory_pct: AtomicU64,
     /// For how long writers had been held back when a migration last began.
     pub stall_ns: AtomicU64,
+    /// Whether they were since the one before that began.
+    pub is_hurried: AtomicBool,
     /// Writers that wait for room.
     pub waiting: AtomicU32,
     /// Calls that wait for what they have asked to be moved.
@@ -118,6 +120,7 @@ impl Work {
             unreadable: Mutex::new(None),
             memory_pct: AtomicU64::new(0),
             stall_ns: AtomicU64::new(0),
+            is_hurried: AtomicBool::new(false),
             waiting: AtomicU32::new(0),
             asked: AtomicU32::new(0),
             crowded: AtomicU32::new(0),

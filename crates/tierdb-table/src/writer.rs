@@ -24,7 +24,7 @@ const WASTE: u64 = 256;
 /// About how long the file of a table without entries is, in bytes.
 pub const EMPTY_LEN: u64 = 3 * BLOCK;
 /// Output is collected up to this before it is written.
-const WRITE: usize = 256 << 10;
+const WRITE: usize = 128 << 10;
 
 /// How a table is written.
 #[derive(Clone, Debug)]
