@@ -108,7 +108,7 @@ fn start<P: Pool>(
         }
         _ => {
             let mut options = tierdb_valuelog::Options::for_pool(setup.memory, pool_len);
-            if mode == Mode::Ssd {
+            if mode == Mode::Ssd && setup.knobs.write_buffer.is_none() {
                 options = options.beside_values(logged_layout(kind, setup.memory, None).log_len);
             }
             if let Some(pct) = setup.knobs.garbage_pct {

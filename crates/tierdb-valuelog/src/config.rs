@@ -6,7 +6,8 @@ use tierdb_engine::Background;
 /// The write buffer of a store whose log is on the device of its values takes at most this share of the log. With a quarter of 62 MiB A
 /// wrote 7 % more bytes than with an eighth, and with a sixteenth 2 % fewer.
 const LOG_SHARE: u64 = 8;
-/// Its rings have at least so many bytes: records of up to a quarter of a ring go to the write buffer.
+/// Where that shortens it, rings have at least so many bytes, unless one would have less: records and batches of up to a quarter of a ring go
+/// to the write buffer.
 const LEAST_RING: u64 = 2 << 20;
 
 /// Sizes and thresholds. Those marked *format* are fixed when the store is created and read back on open.
