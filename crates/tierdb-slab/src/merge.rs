@@ -24,8 +24,9 @@ use tierdb_table::{Direction, EntryRef, Merge, ReadAhead, Retain, Retention, Sou
 
 /// How a merge reads a table.
 const ALL: Bounds<'_> = (Bound::Unbounded, Bound::Unbounded);
-/// Bytes that a merge reads of a table at once: what others read meanwhile waits for them. And where writers wait for the merge.
+/// Bytes that a merge reads of a table at once. What others read meanwhile waits for them.
 const AHEAD: u64 = 128 << 10;
+/// The same, where writers wait for what it frees.
 const AHEAD_HURRIED: u64 = 256 << 10;
 
 /// What an entry takes in a table beside key and value, in bytes, about.
@@ -359,6 +360,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 }
 
+/// How far a merge reads ahead.
 fn read_ahead(is_hurried: bool) -> ReadAhead {
     let bytes = if is_hurried { AHEAD_HURRIED } else { AHEAD };
     ReadAhead { first: bytes, most: bytes }

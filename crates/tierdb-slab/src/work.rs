@@ -75,7 +75,7 @@ pub struct Work {
     pub memory_pct: AtomicU64,
     /// For how long writers had been held back when a migration last began.
     pub stall_ns: AtomicU64,
-    /// Whether they were since the one before that began.
+    /// Whether they were held back between the last two beginnings: then merges read more at once.
     pub is_hurried: AtomicBool,
     /// Writers that wait for room.
     pub waiting: AtomicU32,
