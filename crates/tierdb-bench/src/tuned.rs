@@ -107,15 +107,16 @@ fn start<P: Pool>(
             })
         }
         _ => {
-            let mut options = tierdb_valuelog::Options::for_pool(setup.memory, pool_len);
-            if mode == Mode::Ssd && setup.knobs.write_buffer.is_none() {
-                options = options.beside_values(logged_layout(kind, setup.memory, None).log_len);
-            }
+            let options = tierdb_valuelog::Options::for_pool(setup.memory, pool_len);
+            let mut options = match setup.knobs.write_buffer {
+                Some(buffer) => options.with_write_buffer(buffer),
+                None if mode == Mode::Ssd => {
+                    options.beside_values(logged_layout(kind, setup.memory, None).log_len)
+                }
+                None => options,
+            };
             if let Some(pct) = setup.knobs.garbage_pct {
                 options.gc_garbage_pct = pct;
-            }
-            if let Some(buffer) = setup.knobs.write_buffer {
-                options = options.with_write_buffer(buffer);
             }
             Box::new(if fresh { ValueLog::create(media, options)? } else { ValueLog::open(media, options)? })
         }

@@ -86,8 +86,7 @@ impl<D: Dir> Stretch<D> {
             }
             let Some(entry) = self.flash.entry() else { return Ok(None) };
             self.given = true;
-            let removed = self.on_flash.is_removed(entry.key, entry.seqno, seqno);
-            if !(removed && mutant::keep("tombstone")) {
+            if !self.on_flash.is_removed(entry.key, entry.seqno, seqno) {
                 let value = entry.value.filter(|_| !keys_only).map(|value| Value::from(value.to_vec()));
                 return Ok(Some((entry.key.to_vec(), value)));
             }

@@ -38,8 +38,9 @@ impl<D: Dir> OnFlash<D> {
     }
 
     /// Whether a version of `key` written with `version` was removed with a range before `seqno`.
+    #[track_caller]
     pub fn is_removed(&self, key: &[u8], version: Seqno, seqno: Seqno) -> bool {
-        self.ranges.iter().any(|range| range.removes(key, version, seqno))
+        self.ranges.iter().any(|range| range.removes(key, version, seqno)) && mutant::keep("tombstone")
     }
 }
 
@@ -251,7 +252,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         };
         let counter = if live.is_fast() { &self.counters.fast_table_hits } else { &self.counters.flash_hits };
         counter.add(1);
-        if on_flash.is_removed(key, version, seqno) && mutant::keep("tombstone") {
+        if on_flash.is_removed(key, version, seqno) {
             return Ok(None);
         }
         let popularity = self.note(live, hash);

@@ -4,8 +4,10 @@ use crate::config::Options;
 use crate::core::Core;
 use crate::engine::SlabStore;
 use crate::partition::Partition;
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use tierdb_base::FailureLatch;
+use tierdb_base::{FailureLatch, mutant};
 use tierdb_device::Meter;
 use tierdb_engine::{Background, Durability, Engine, Media, TierDir};
 use tierdb_sim::{SimDir, SimPool, World};
@@ -80,4 +82,25 @@ impl Store {
     pub fn put(&self, key: &[u8], len: usize) {
         self.engine.put(key, &vec![7; len], Durability::Grouped).expect("room");
     }
+}
+
+/// Leaves out in turn each rule of kind `what` that `tests` pass, of which there are `count`.
+///
+/// # Panics
+/// If a test fails with all of them, or none does without one.
+pub fn every_rule_is_needed(what: &str, count: usize, tests: &[(&str, impl Fn())]) {
+    let mut rules = BTreeSet::new();
+    for (name, test) in tests {
+        println!("{name}");
+        let seen = mutant::record(test);
+        rules.extend(seen.into_keys().filter(|site| site.what == what));
+    }
+    for rule in &rules {
+        let fails =
+            |test: &dyn Fn()| mutant::without(*rule, || catch_unwind(AssertUnwindSafe(test))).is_err();
+        let noticed = tests.iter().find(|(_, test)| fails(test));
+        let (name, _) = noticed.unwrap_or_else(|| panic!("{rule} is not noticed when it is left out"));
+        println!("{rule}: {name}");
+    }
+    assert_eq!(rules.len(), count, "{rules:#?}");
 }

@@ -59,8 +59,9 @@ struct Known {
 
 impl Known {
     /// Whether a removed range takes the version of `key` that was written with `seqno`.
+    #[track_caller]
     fn removes(&self, key: &[u8], seqno: Seqno) -> bool {
-        self.removed.iter().any(|(range, by)| seqno < *by && range.contains(key))
+        self.removed.iter().any(|(range, by)| seqno < *by && range.contains(key)) && mutant::keep("tombstone")
     }
 }
 
@@ -98,7 +99,7 @@ pub fn salvage<P: Pool, D: Dir>(
             entries.advance()?;
             let Some(entry) = entries.entry() else { break };
             report.entries += 1;
-            if !(known.removes(entry.key, entry.seqno) && mutant::keep("tombstone")) {
+            if !known.removes(entry.key, entry.seqno) {
                 let (key, value) = (entry.key.to_vec(), entry.value.map(<[u8]>::to_vec));
                 found(Salvaged { key, value, seqno: entry.seqno, sure: false })?;
             }
@@ -177,7 +178,7 @@ fn fast_tier<P: Pool>(
         known.live = None;
     }
     for version in versions {
-        if !(known.removes(&version.key, version.seqno) && mutant::keep("tombstone")) {
+        if !known.removes(&version.key, version.seqno) {
             found(version)?;
         }
     }

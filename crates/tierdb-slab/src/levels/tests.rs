@@ -12,10 +12,7 @@ use crate::plan::{Plan, Victims};
 use crate::promote::Promotion;
 use crate::rig;
 use crate::tracker::Tier;
-use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use tierdb_base::mutant;
 use tierdb_engine::{Durability, Engine, KeyRange, Media};
 use tierdb_sim::{SimDir, SimPool, World};
 
@@ -246,19 +243,7 @@ fn every_step_that_keeps_the_order_of_levels_is_needed() {
         ("a rewrite", a_rewrite_of_a_lower_level_promotes_the_newest_only),
         ("what comes up", what_comes_up_is_of_one_tables_keys),
     ];
-    let mut sites = BTreeSet::new();
-    for (name, test) in tests {
-        let seen = mutant::record(|| assert_eq!(test(), Ok(()), "{name}"));
-        sites.extend(seen.into_keys().filter(|site| site.what == "level"));
-    }
-    assert_eq!(sites.len(), tests.len(), "{sites:#?}");
-    for site in sites {
-        let noticed = tests.iter().find_map(|(name, test)| {
-            let failed = mutant::without(site, || catch_unwind(AssertUnwindSafe(test)));
-            let what = failed.unwrap_or_else(|_| Err("a panic".into())).err()?;
-            Some((name, what))
-        });
-        println!("{site}: {noticed:?}");
-        assert!(noticed.is_some(), "{site} is not noticed when it is left out");
-    }
+    let count = tests.len();
+    let tests = tests.map(|(name, test)| (name, move || assert_eq!(test(), Ok(()))));
+    rig::every_rule_is_needed("level", count, &tests);
 }
