@@ -110,10 +110,11 @@ fn start<P: Pool>(
             let options = tierdb_valuelog::Options::for_pool(setup.memory, pool_len);
             let mut options = match setup.knobs.write_buffer {
                 Some(buffer) => options.with_write_buffer(buffer),
-                None if mode == Mode::Ssd => {
-                    options.beside_values(logged_layout(kind, setup.memory, None).log_len)
-                }
-                None => options,
+                None => match mode {
+                    Mode::Byte => options.beside_second_level(pool_len),
+                    Mode::Block => options,
+                    Mode::Ssd => options.beside_values(logged_layout(kind, setup.memory, None).log_len),
+                },
             };
             if let Some(pct) = setup.knobs.garbage_pct {
                 options.gc_garbage_pct = pct;

@@ -6,7 +6,7 @@ use tierdb_engine::Background;
 /// The write buffer of a store whose log is on the device of its values takes at most this share of the log. With a quarter of 62 MiB A
 /// wrote 7 % more bytes than with an eighth, and with a sixteenth 2 % fewer.
 const LOG_SHARE: u64 = 8;
-/// Where that shortens it, rings have at least so many bytes, unless one would have less: records and batches of up to a quarter of a ring go
+/// Where that, or a second level of the value cache, shortens it, rings have at least so many bytes, unless one would have less: records and batches of up to a quarter of a ring go
 /// to the write buffer.
 const LEAST_RING: u64 = 2 << 20;
 
@@ -40,7 +40,7 @@ pub struct Options {
 
 impl Options {
     /// Defaults for `memory` bytes of DRAM and a pool of `pool_len` bytes: a third of the pool for the
-    /// write buffer, the rest for the index.
+    /// write buffer, 8 GiB at most, the rest for the index.
     pub fn for_pool(memory: u64, pool_len: u64) -> Self {
         let cores = processors();
         let defaults = Options {
@@ -58,11 +58,22 @@ impl Options {
         defaults.with_write_buffer((pool_len / 3).min(8 << 30))
     }
 
+    /// For a pool that is memory itself, of `pool_len` bytes, where hot values have what the index leaves of it, as a second level of the
+    /// value cache: a fifth for the write buffer. Against a third, there are as many operations a second where half of them are writes,
+    /// with up to a tenth more bytes to flash, and more operations where most are reads.
+    #[must_use]
+    pub fn beside_second_level(self, pool_len: u64) -> Self {
+        self.with_write_buffer_of_at_most(pool_len / 5)
+    }
+
     /// For a store whose log, of `log_len` bytes, is on the device of its values: what stays in the write buffer for longer than the log is
     /// kept would be written a third time, to the pool's image; and its memory is better used as cache.
     #[must_use]
-    pub fn beside_values(mut self, log_len: u64) -> Self {
-        let most = log_len / LOG_SHARE;
+    pub fn beside_values(self, log_len: u64) -> Self {
+        self.with_write_buffer_of_at_most(log_len / LOG_SHARE)
+    }
+
+    fn with_write_buffer_of_at_most(mut self, most: u64) -> Self {
         if self.write_buffer() <= most {
             return self;
         }
@@ -108,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_write_buffer_beside_values_goes_by_the_log() {
+    fn the_write_buffer_goes_by_what_is_beside_it() {
         let of = |rings, pool_len, log_len| {
             let options = Options { rings, ..Options::for_pool(1 << 30, pool_len) };
             options.with_write_buffer(pool_len / 3).beside_values(log_len)
@@ -127,6 +138,22 @@ mod tests {
             // A third of a small pool is less.
             let small = of(rings, 8 << 20, 64 << 20);
             assert!(small.write_buffer() > (8 << 20) / 3 - 4096 * u64::from(rings), "{small:?}");
+        }
+        for rings in [1, 4, 16] {
+            let over = |pool_len: u64| {
+                let options = Options { rings, ..Options::for_pool(1 << 30, pool_len) };
+                options.with_write_buffer((pool_len / 3).min(8 << 30)).beside_second_level(pool_len)
+            };
+            for pool_len in [32 << 20, 1 << 30, 30 << 30] {
+                let options = over(pool_len);
+                let most = pool_len / 5;
+                assert!(
+                    (most - 4096 * u64::from(rings)..=most).contains(&options.write_buffer()),
+                    "{options:?}"
+                );
+                assert!(options.rings <= rings && options.ring_bytes >= LEAST_RING, "{options:?}");
+            }
+            assert!(over(64 << 30).write_buffer() <= 8 << 30, "a fifth would be more");
         }
         // One ring at least, however short the log is.
         assert_eq!(of(16, 128 << 20, 4 << 20).write_buffer(), 512 << 10);

@@ -651,8 +651,7 @@ pub(crate) mod tests {
         let admit = || {
             let read = core.read_flash(word, entry, Cause::Foreground).expect("no faults");
             let (header, bytes) = read.expect("whole");
-            let value =
-                core.admit_and_share((header, bytes), entry, (word, filling), false).expect("no faults");
+            let value = core.admit_and_share((header, bytes), entry, (word, filling)).expect("no faults");
             assert_eq!(value.as_deref(), Some(&[1; 500][..]));
             core.cache.get(core.hsit.aux(entry).slot(), entry, word.0).is_some()
         };

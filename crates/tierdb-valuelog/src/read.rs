@@ -4,6 +4,7 @@
 use crate::cache::Reader;
 use crate::core::Core;
 use crate::record::{HEADER, Header, Kind};
+use crate::second_level::Use;
 use crate::storage::{Found, Record, read_records};
 use crate::word::{Aux, Place, Word};
 use std::sync::Arc;
@@ -175,10 +176,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 // same tag. Then the word is the same again, and the filling is not.
                 let filling = self.storage.filling(word.place());
                 drop(guard);
-                if let Some((header, bytes)) = self.read_second_level(word, entry, filling, key)
-                    && let Some(value) =
-                        self.admit_and_share((header, bytes), entry, (word, filling), true)?
-                {
+                if let Some(value) = self.second_copy(entry, word, filling, key)? {
                     return Ok(Some(Some(value)));
                 }
                 self.counters.flash_reads.add(1);
@@ -191,7 +189,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     match read {
                         Some((header, bytes)) if header.key(&bytes) == key => {
                             if let Some(value) =
-                                self.admit_and_share((header, bytes), entry, (word, filling), false)?
+                                self.admit_and_share((header, bytes), entry, (word, filling))?
                             {
                                 return Ok(Some(Some(value)));
                             }
@@ -259,7 +257,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         for (ahead, copy) in ahead.into_iter().zip(copies) {
             let key = key(ahead.number);
             if let Some(value) =
-                copy.or_else(|| self.second_copy(ahead.entry, ahead.word, ahead.filling, key))
+                copy.or_else(|| self.second_copy(ahead.entry, ahead.word, ahead.filling, key).ok()?)
             {
                 ready[ahead.number] = Ready::Cached(value);
             } else if let Some(list) = by_device.get_mut(usize::from(ahead.device)) {
@@ -284,8 +282,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 if !alone {
                     ready[number] = Ready::Raw(raw);
                 } else if let Some((header, bytes)) = self.checked(raw, key(number))
-                    && let Ok(Some(value)) =
-                        self.admit_and_share((header, bytes), entry, (word, filling), false)
+                    && let Ok(Some(value)) = self.admit_and_share((header, bytes), entry, (word, filling))
                 {
                     ready[number] = Ready::Scattered(value);
                 }
@@ -315,22 +312,23 @@ impl<P: Pool, D: Dir> Core<P, D> {
         })
     }
 
-    /// The value of `key` from the cache's second level.
-    fn second_copy(&self, entry: u64, word: Word, filling: u32, key: &[u8]) -> Option<Value> {
-        let (header, bytes) = self.read_second_level(word, entry, filling, key)?;
-        self.admit_and_share((header, bytes), entry, (word, filling), true).ok()?
-    }
-
-    /// The record of `key` at `word` in a `filling` of its chunk, from the cache's second level.
-    fn read_second_level(&self, word: Word, entry: u64, filling: u32, key: &[u8]) -> Option<Record> {
-        let (header, bytes) = self.second_level.get(word.0, filling)?;
+    /// The value of `key`, whose record is at `word` in a `filling` of its chunk, from the cache's second level.
+    fn second_copy(&self, entry: u64, word: Word, filling: u32, key: &[u8]) -> Result<Option<Value>> {
+        let Some(frame) = self.second_level.get(word.0, filling) else { return Ok(None) };
+        let (header, bytes) = &frame.record;
         let right = header.is_coupled(entry, word.tag())
-            && header.is_whole(&bytes, self.seed)
-            && header.key(&bytes) == key;
-        right.then(|| {
-            self.counters.second_level_hits.add(1);
-            (header, bytes)
-        })
+            && header.is_whole(bytes, self.seed)
+            && header.key(bytes) == key;
+        if !right {
+            self.second_level.used(&frame, Use::Broken);
+            return Ok(None);
+        }
+        self.counters.second_level_hits.add(1);
+        // What is read here again and again.
+        let is_cached = frame.is_for_dram() && self.admit((header, bytes), entry, (word, filling), true);
+        self.second_level.used(&frame, if is_cached { Use::Cached } else { Use::Read });
+        let (header, bytes) = frame.record;
+        self.value_of(header, bytes)
     }
 
     /// The record at pool offset `at`, if it is whole and coupled with `word` of `entry`.
@@ -387,22 +385,20 @@ impl<P: Pool, D: Dir> Core<P, D> {
         (self.hsit.word(entry).clean() == word).then(|| self.storage.filling(word.place()))
     }
 
-    /// The value in a record just read from flash, or from the cache's second level. It goes through the cache if that takes it, and if
-    /// the word is that of the entry, in the `filling` that it was before the read. What the second level had is `known` to be read
-    /// again.
+    /// The value in a record just read from flash. It goes through the cache if that takes it, and if the word is that of the entry, in
+    /// the filling that it was before the read.
     pub fn admit_and_share(
         &self,
         (header, record): Record,
         entry: u64,
         at: (Word, u32),
-        known: bool,
     ) -> Result<Option<Value>> {
-        self.admit((&header, &record), entry, at, known);
+        self.admit((&header, &record), entry, at, false);
         self.value_of(header, record)
     }
 
     /// Caches the record of `entry`, if the cache takes it, and if the word has been that of the entry, in that filling of its
-    /// chunk, since before it was read. Says whether the cache took it.
+    /// chunk, since before it was read. It is `known` if it was read before. Says whether the cache took it.
     fn admit(
         &self,
         (header, record): (&Header, &Arc<[u8]>),

@@ -244,9 +244,12 @@ impl Prepared {
 
     fn options(&self, pool: &impl Pool) -> Options {
         let (defaults, shape) = (Options::for_pool(self.memory, pool.len()), &self.tiers.shape);
-        let is_beside_values =
-            shape.mode == Mode::OneDirectory && self.config.valuelog.write_buffer.is_none();
-        let defaults = if is_beside_values { defaults.beside_values(shape.log_len) } else { defaults };
+        let defaults = match shape.mode {
+            _ if self.config.valuelog.write_buffer.is_some() => defaults,
+            Mode::Byte | Mode::Emulated => defaults.beside_second_level(pool.len()),
+            Mode::OneDirectory => defaults.beside_values(shape.log_len),
+            Mode::Block => defaults,
+        };
         self.config.valuelog.apply(defaults)
     }
 

@@ -11,7 +11,7 @@ const TESTS: [Row; 20] = [
     ("src/read.rs", "checked", 0, record_among_others),
     ("src/read.rs", "read_ring", 0, record_in_a_ring),
     ("src/read.rs", "read_flash", 0, record_on_flash),
-    ("src/read.rs", "read_second_level", 0, record_in_the_second_level),
+    ("src/read.rs", "second_copy", 0, record_in_the_second_level),
     ("src/hsit.rs", "absent", 0, word_without_a_record),
     ("src/image.rs", "restore", 0, word_of_a_closed_store),
     ("src/image.rs", "restore", 1, leaf_of_a_closed_store),

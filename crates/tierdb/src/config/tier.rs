@@ -42,7 +42,7 @@ pub struct FastTier {
     /// Most bytes the store may use in it. At least 32 MiB; no default. Of several block tiers as much is used as of
     /// the smallest: give them the same.
     ///
-    /// Of a byte-addressable tier the valuelog engine has two thirds for the index (all but 8 GiB, if that is more), which bounds how
+    /// Of a byte-addressable tier the valuelog engine has four fifths for the index (all but 8 GiB, if that is more), which bounds how
     /// many keys fit: a key takes about 40 bytes and its own length there, whatever its value's; the slab engine has all of it for keys
     /// with their values. On a block tier both are in DRAM, in half of `memory` at the most, and no more is used of the tier than two
     /// copies of that and the log take.

@@ -9,9 +9,9 @@ use tierdb_base::{ByteSize, Error, Result};
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Valuelog {
-    /// Bytes of the write buffer, where values stay until they go to flash. Default a third of the pool (the
-    /// fast tier, or the half of memory that stands for it), at most 8 GiB, and on one SSD at most an eighth of the log; 1 MiB to
-    /// seven eighths of the pool.
+    /// Bytes of the write buffer, where values stay until they go to flash. Default a fifth of a byte-addressable fast tier, a third of
+    /// the pool where there is none (half of memory), at most 8 GiB, and on one SSD at most an eighth of the log; 1 MiB to seven eighths
+    /// of the pool.
     ///
     /// Raise it where the same keys are written again and again, or written in bursts; lower it where more keys
     /// must fit. *Fixed when the store is created.*
