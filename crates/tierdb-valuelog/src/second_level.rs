@@ -9,8 +9,9 @@
 //!   ever wrong: whoever replaces or moves a record need not know of it, and it is not found any more.
 //! * Frames follow each other through the pages that were never used since the pool was opened, round and
 //!   round. What was found since the writer came by last stays, as under a clock's hand, and moves close behind the frame before
-//!   it where there is a gap; but not more than [`MOST_KEPT`] in a row, but at a lap's end. When the key index or the HSIT takes a page, it is theirs: a frame
-//!   in it is overwritten, and the record's own checksum tells. Nothing is flushed, and nothing refers to frames after an open.
+//!   it where there is a gap; but not more than [`MOST_KEPT`] in a row, but at a lap's end. When the key index or the HSIT takes a
+//!   page, it is theirs: a frame in it is overwritten, and the record's own checksum tells. Nothing is flushed, and nothing refers
+//!   to frames after an open.
 //! * What is found here stays here, instead of in both levels, until it was found often enough for DRAM
 //!   ([`Frame::is_for_dram`]).
 //! * In DRAM a frame takes a word in a bucket of eight: how often it was found, 22 bits of a hash, and where it is. The oldest of a
@@ -52,9 +53,9 @@ const PLACE_BITS: u32 = 40;
 const PLACE: u64 = (1 << PLACE_BITS) - 1;
 const TAG_BITS: u32 = 22;
 const HEAT: u64 = 1 << (PLACE_BITS + TAG_BITS);
-/// How often a frame was found since the writer came by before it is for DRAM when it is found again. In a simulation of YCSB C (zipfian over 500,000 keys, DRAM for
-/// 81,000, this level for 60,000) the two miss 12.4 % of reads where all that is found goes to DRAM and frames go in turn, and 11.8, 11.5
-/// and 11.4 % with 1, 2 and 3 here; with 39,000 13.4, and 12.9, 12.7 and 12.7 %.
+/// How often a frame was found since the writer came by before it is for DRAM when it is found again. In a simulation of YCSB C
+/// (zipfian over 500,000 keys, DRAM for 81,000, this level for 60,000) the two miss 12.4 % of reads where all that is found goes to
+/// DRAM and frames go in turn, and 11.8, 11.5 and 11.4 % with 1, 2 and 3 here; with 39,000 13.4, and 12.9, 12.7 and 12.7 %.
 const MAX_HEAT: u64 = 2;
 /// Frames that stay in a row: where all were found, what comes has a place all the same.
 const MOST_KEPT: usize = 8;
