@@ -351,7 +351,7 @@ impl<P: Pool> SecondLevel<P> {
 
     /// Bytes of DRAM in use.
     pub fn memory_bytes(&self) -> u64 {
-        // As much while it is written to.
+        // About as much, while it is written to.
         let frame = self.writer.try_lock().map_or(LONGEST, |writer| writer.frame.capacity());
         self.words.len() as u64 * WORD_MEMORY + frame as u64
     }
