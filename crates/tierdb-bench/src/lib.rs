@@ -52,10 +52,14 @@ use workload::Workload;
 /// TierDB with all its engines in all its modes.
 pub fn our_systems() -> Systems {
     let direct = [EngineKind::Valuelog, EngineKind::Slab].into_iter().flat_map(|engine| {
-        [Mode::Byte, Mode::Block, Mode::Ssd].map(|mode| TierDb { engine, mode, page_cache: false })
+        let system = |mode| TierDb { engine, mode, page_cache: false, device_records: false };
+        [Mode::Byte, Mode::Block, Mode::Ssd].map(system)
     });
-    let cached = TierDb { engine: EngineKind::Valuelog, mode: Mode::Ssd, page_cache: true };
-    Systems(direct.chain([cached]).map(|system| Box::new(system) as Box<dyn System>).collect())
+    let (mode, page_cache, device_records) = (Mode::Ssd, true, false);
+    let cached = TierDb { engine: EngineKind::Valuelog, mode, page_cache, device_records };
+    let (mode, page_cache, device_records) = (Mode::Block, false, true);
+    let device = TierDb { engine: EngineKind::Slab, mode, page_cache, device_records };
+    Systems(direct.chain([cached, device]).map(|system| Box::new(system) as Box<dyn System>).collect())
 }
 
 /// Runs the command line `cli` on `systems`, and reports its failure.

@@ -5,8 +5,8 @@ use crate::store::{Counts, Durability, FLASH, Fast, Found, Needs, Setup, Store, 
 use crate::tuned;
 use std::ops::Bound;
 use tierdb::{
-    ByteSize, Config, Db, Engine, EngineKind, FastKind, FastTier, FlashTier, IoStats, KeyRange, TierRole,
-    Valuelog,
+    ByteSize, Config, Db, Engine, EngineKind, FastKind, FastTier, FlashTier, IoStats, KeyRange, Records,
+    Slab, TierRole, Valuelog,
 };
 
 /// Bytes of the fast tier that index and HSIT take for a key beside the key itself, which takes half as much again as
@@ -35,12 +35,15 @@ pub struct TierDb {
     pub mode: Mode,
     /// Whether values go through the page cache, beyond the memory limit.
     pub page_cache: bool,
+    /// Whether records are read from the fast block device (`slab.records = "device"`).
+    pub device_records: bool,
 }
 
 impl System for TierDb {
     fn name(&self) -> &'static str {
         match (self.engine, self.mode) {
             (EngineKind::Slab, Mode::Byte) => "slab-byte",
+            (EngineKind::Slab, Mode::Block) if self.device_records => "slab-device",
             (EngineKind::Slab, Mode::Block) => "slab-block",
             (EngineKind::Slab, Mode::Ssd) => "slab-ssd",
             (_, Mode::Byte) => "tierdb-byte",
@@ -54,6 +57,9 @@ impl System for TierDb {
         match (self.engine, self.mode) {
             (EngineKind::Slab, Mode::Byte) => {
                 "TierDB, slab engine: all writes to a byte-addressable fast tier emulated in shared memory, cold keys to flash"
+            }
+            (EngineKind::Slab, Mode::Block) if self.device_records => {
+                "TierDB, slab engine: all writes to slots of a fast block device by way of a log, which they are read from; cold keys to flash"
             }
             (EngineKind::Slab, Mode::Block) => {
                 "TierDB, slab engine: all writes to memory that is logged to a fast block device, then to tables there, cold keys to flash"
@@ -100,7 +106,8 @@ impl System for TierDb {
 
     fn lacks(&self, knobs: &Knobs) -> Option<&'static str> {
         if self.engine == EngineKind::Slab {
-            return knobs.of_valuelog();
+            let no_knobs = self.device_records && knobs.are_internal();
+            return knobs.of_valuelog().or(no_knobs.then_some("settings of the engine's own"));
         }
         let no_rings = self.page_cache && knobs.batching.is_some();
         knobs.of_slab().or(no_rings.then_some("how reads go together"))
@@ -141,7 +148,9 @@ impl TierDb {
             valuelog.write_buffer = setup.knobs.write_buffer.map(ByteSize);
             valuelog.gc_garbage_pct = setup.knobs.garbage_pct;
         }
-        config.with_valuelog(valuelog)
+        let mut slab = Slab::default();
+        slab.records = self.device_records.then_some(Records::Device);
+        config.with_valuelog(valuelog).with_slab(slab)
     }
 }
 

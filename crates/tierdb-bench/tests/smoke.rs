@@ -30,7 +30,7 @@ fn every_workload_runs_in_every_mode() {
         &[
             "run",
             "--system",
-            "tierdb-byte,tierdb-block,tierdb-ssd,slab-byte,slab-block,slab-ssd",
+            "tierdb-byte,tierdb-block,tierdb-ssd,slab-byte,slab-block,slab-device,slab-ssd",
             "--keys",
             "3000",
             "--ops",

@@ -105,7 +105,7 @@ impl<D: Dir> LoggedPool<D> {
         let free_log = store.has_spare() || self.log.is_tight(0);
         let log = store.log();
         if free_log {
-            store.write_table(Vec::new(), log, false)?;
+            store.write_table(&[], log, false)?;
             let position = last.as_ref().map_or_else(|| self.log.head(), |block| block.at);
             match self.checkpoint_to(store, 0..0, Goal { position, clean: false, spare }) {
                 // On a full device the pool can be read, and written as long as the ring has room. All that can
@@ -115,10 +115,10 @@ impl<D: Dir> LoggedPool<D> {
             }
         } else {
             store.set_spare(spare);
-            store.write_table(Vec::new(), log, false)?;
+            store.write_table(&[], log, false)?;
         }
         if let Some(block) = last {
-            block.apply(&self.arena, &self.dirty, &self.log.place(&block.at))?;
+            block.apply(&self.memory, &self.dirty, &self.log.place(&block.at))?;
         }
         if self.salvage.is_empty() { Ok(()) } else { self.checkpoint_with(store, Purpose::Trim { room: 0 }) }
     }
@@ -127,7 +127,7 @@ impl<D: Dir> LoggedPool<D> {
     fn round(&self, store: &mut PageStore<D::File>, pages: &[u64], goal: &mut Goal) -> Result<usize> {
         let room = store.room_for(pages.len()).map_err(|e| self.failed(e))?;
         self.image_bytes.store(store.image_bytes(), Ordering::Relaxed);
-        let written = store.write_pages(&self.arena, &pages[..room]).map_err(|e| self.latch.set(e))?;
+        let written = store.write_pages(&self.memory, &pages[..room]).map_err(|e| self.latch.set(e))?;
         if let Err(e) = self.write_log_for_checkpoint() {
             store.discard(written);
             return Err(e);
@@ -137,7 +137,8 @@ impl<D: Dir> LoggedPool<D> {
             store.set_spare(goal.spare.take());
         }
         let position = if last { goal.position } else { store.log() };
-        store.write_table(written, position, last && goal.clean).map_err(|e| self.latch.set(e))?;
+        store.write_table(&written, position, last && goal.clean).map_err(|e| self.latch.set(e))?;
+        self.memory.named(written.iter().map(|written| (written.page, written.entry)), &self.dirty);
         Ok(room)
     }
 

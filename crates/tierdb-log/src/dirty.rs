@@ -45,6 +45,11 @@ impl DirtyPages {
         pages
     }
 
+    /// Whether `page` is dirty.
+    pub(crate) fn is_marked(&self, page: u64) -> bool {
+        self.bits[(page / 64) as usize].load(Ordering::Acquire) >> (page % 64) & 1 == 1
+    }
+
     /// How many pages are dirty, about.
     pub(crate) fn count(&self) -> u64 {
         self.bits.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()

@@ -26,6 +26,7 @@ mod dirty;
 mod layout;
 mod load;
 mod log;
+mod memory;
 pub mod options;
 pub mod pool;
 mod recover;

@@ -14,6 +14,7 @@
 
 use crate::block::{Cursor, ENTRY, HEADER, LARGEST_ENTRY, block_len, encode, entry_word};
 use crate::dirty::DirtyPages;
+use crate::memory::Memory;
 use crate::options::{RESERVED_BLOCKS, TIGHT_BLOCKS};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tierdb_base::{Error, FailureLatch, Location, Result, TierRole};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Metered};
-use tierdb_pmem::{Arena, Lsn};
+use tierdb_pmem::Lsn;
 use tierdb_sync::{GroupCommit, Turn, Waited};
 
 /// Most positions remembered to translate LSNs into: a table's position is rounded down to one of them.
@@ -192,11 +193,11 @@ impl<F: BlockFile> Log<F> {
         pending == 0 || bytes > most || pending + bytes <= most
     }
 
-    /// Appends `at..at + len` as `arena` has it now and marks its pages dirty. `make_room` is called without
+    /// Appends `at..at + len` as `memory` has it now and marks its pages dirty. `make_room` is called without
     /// the latch when the buffer is full.
     pub(crate) fn append_range(
         &self,
-        arena: &Arena,
+        memory: &Memory<F>,
         dirty: &DirtyPages,
         at: u64,
         len: u64,
@@ -224,7 +225,10 @@ impl<F: BlockFile> Log<F> {
             let start = fill.payload.len();
             fill.payload.extend(entry_word(at, part));
             fill.payload.resize(start + ENTRY + part as usize, 0);
-            arena.read(at, &mut fill.payload[start + ENTRY..]);
+            // Mostly it was written just now, so it is in DRAM.
+            if let Err(error) = memory.read(at, &mut fill.payload[start + ENTRY..]) {
+                self.latch.set(error);
+            }
             fill.entries += 1;
             self.advance(&fill);
             dirty.mark(at, part);
@@ -235,7 +239,7 @@ impl<F: BlockFile> Log<F> {
     /// Appends `word` for `at` and stores it there, as one step to every other append.
     pub(crate) fn append_publish(
         &self,
-        arena: &Arena,
+        memory: &Memory<F>,
         dirty: &DirtyPages,
         at: u64,
         word: u64,
@@ -245,7 +249,7 @@ impl<F: BlockFile> Log<F> {
         loop {
             if fill.closed || self.latch.is_set() {
                 self.skip(8);
-                arena.word(at).store(word, Ordering::Release);
+                memory.word(at).store(word, Ordering::Release);
                 return;
             }
             if fill.payload.len() + ENTRY + 8 <= self.ring.largest_payload() {
@@ -261,7 +265,7 @@ impl<F: BlockFile> Log<F> {
         // The position advances before the word can be seen: who sees it and then asks for the position
         // gets one after it.
         self.advance(&fill);
-        arena.word(at).store(word, Ordering::Release);
+        memory.word(at).store(word, Ordering::Release);
         dirty.mark(at, 8);
     }
 

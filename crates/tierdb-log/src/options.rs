@@ -34,6 +34,10 @@ pub struct LoggedOptions {
     /// Most bytes the image file may grow to, at least `pool_len` and a quarter. A checkpoint with fewer free
     /// slots than dirty pages is made in several rounds, so less room costs more tables. Default `2 * pool_len`.
     pub image_capacity: u64,
+    /// Keep in DRAM only what was written since the last checkpoint, and the pages of which single words are used; the rest is read
+    /// from the image whenever it is asked for. So the pool may be longer than there is memory. Writes should be of whole grains of
+    /// 64 bytes: a part of one may have to be read first. Not in a salvage. Default off.
+    pub paged: Option<u64>,
     /// Open although pages, log blocks or tables are damaged or cannot be read: lost pages read as zeros, and what
     /// was met is listed in [`LoggedPool::salvage`](crate::LoggedPool::salvage). For repair only. Default off.
     pub salvage: bool,
@@ -48,6 +52,7 @@ impl LoggedOptions {
             log_len: 64 << 20,
             buffer_bytes: 1 << 20,
             image_capacity: pool_len.saturating_mul(2),
+            paged: None,
             salvage: false,
         }
     }
@@ -87,7 +92,8 @@ impl LoggedOptions {
 
     /// The image must take the whole pool, and a round of a checkpoint beside it.
     pub(crate) fn check_capacity(&self, pool_len: u64) -> Result<()> {
-        let least = pool_len + (pool_len / 4).max(16 * PAGE);
+        let spare = if self.paged.is_some() { pool_len / 16 } else { pool_len / 4 };
+        let least = pool_len + spare.max(16 * PAGE);
         if self.image_capacity < least {
             return Err(Error::invalid(format!(
                 "image capacity of {} bytes: a pool of {pool_len} bytes needs at least {least}",

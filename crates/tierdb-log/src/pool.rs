@@ -30,6 +30,7 @@ use crate::checkpoint::Purpose;
 use crate::dirty::DirtyPages;
 use crate::layout::PAGE;
 use crate::log::{Log, RingFull, Room};
+use crate::memory::Memory;
 use crate::options::{LoggedOptions, LoggedStats, Salvage};
 use crate::store::PageStore;
 use parking_lot::Mutex;
@@ -39,7 +40,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 use tierdb_base::{FailureLatch, Location, Result, mutant};
 use tierdb_device::{BLOCK, Dir, Emulation, Meter};
-use tierdb_pmem::{Admitted, Arena, Lsn, PersistenceDomain, Pool};
+use tierdb_pmem::{Admitted, Lsn, PersistenceDomain, Pool};
 use tierdb_sync::Waited;
 
 /// Bytes that are admitted for every page that was not dirty and is in no slot yet, at the least: what is not a record of
@@ -48,7 +49,7 @@ const LEAST_A_PAGE: u64 = 256;
 
 /// A pool in DRAM that a redo log and page checkpoints in a directory make durable.
 pub struct LoggedPool<D: Dir> {
-    pub(crate) arena: Arena,
+    pub(crate) memory: Memory<D::File>,
     pub(crate) name: Arc<str>,
     pub(crate) latch: FailureLatch,
     pub(crate) log: Log<D::File>,
@@ -63,6 +64,8 @@ pub struct LoggedPool<D: Dir> {
     pub(crate) image_bytes: AtomicU64,
     pub(crate) store_bytes: AtomicU64,
     pub(crate) table_bytes: u64,
+    /// Bytes of pages that may leave DRAM from which on a checkpoint is due.
+    pub(crate) most_dirty: u64,
     pub(crate) first_lsn: Lsn,
     pub(crate) used_after: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
@@ -124,9 +127,12 @@ impl<D: Dir> LoggedPool<D> {
         self.checkpoint_with(&mut self.store.lock(), Purpose::Trim { room: 0 })
     }
 
-    /// Whether the ring is so full that a background thread should make a checkpoint.
+    /// Whether the ring, or what DRAM has of a paged pool, is so full that a background thread should make a checkpoint.
     pub fn needs_checkpoint(&self) -> bool {
         let len = self.log.ring().len;
+        if self.memory.passing_bytes() >= self.most_dirty {
+            return true;
+        }
         // What the last one could not free does not call for the next one.
         let since_last = self.used_after.load(Ordering::Relaxed) + len / 8;
         self.log.used() >= (len / 2).max(since_last).min(len / 4 * 3)
@@ -199,6 +205,17 @@ impl<D: Dir> LoggedPool<D> {
         Ok(admitted)
     }
 
+    /// Makes a checkpoint where writers are so far ahead of the last one that what they wrote takes twice the memory it should, unless
+    /// another thread did meanwhile.
+    #[cold]
+    fn bound_memory(&self) -> Result<()> {
+        let mut store = self.store.lock();
+        if self.memory.passing_bytes() / 2 < self.most_dirty {
+            return Ok(());
+        }
+        self.checkpoint_with(&mut store, Purpose::Trim { room: 0 })
+    }
+
     /// Counts `bytes` as admitted, and a block: of what each appends the last one may be no fuller than that.
     fn count_admitted(&self, bytes: u64) -> Admitted<'_> {
         Admitted::counted(&self.admitted, bytes + BLOCK)
@@ -235,7 +252,7 @@ impl<D: Dir> LoggedPool<D> {
 impl<D: Dir> Pool for LoggedPool<D> {
     #[inline]
     fn len(&self) -> u64 {
-        self.arena.len()
+        self.memory.len()
     }
 
     fn domain(&self) -> PersistenceDomain {
@@ -253,34 +270,56 @@ impl<D: Dir> Pool for LoggedPool<D> {
         ]
     }
 
+    fn dram_bytes(&self) -> Option<u64> {
+        Some(self.memory.resident_bytes().unwrap_or(self.len()))
+    }
+
+    fn is_in_memory(&self) -> bool {
+        !self.memory.is_paged()
+    }
+
     fn place(&self, at: u64) -> Location {
         Location::new(self.name.clone(), at)
     }
 
     #[inline]
     fn load(&self, at: u64) -> u64 {
-        self.arena.word(at).load(Ordering::Acquire)
+        self.memory.word(at).load(Ordering::Acquire)
     }
 
     #[inline]
     fn store(&self, at: u64, word: u64) {
-        self.arena.word(at).store(word, Ordering::Release);
+        self.memory.word(at).store(word, Ordering::Release);
     }
 
     #[inline]
     fn compare_exchange(&self, at: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.arena.word(at).compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire)
+        self.memory.word(at).compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire)
     }
 
     #[inline]
     fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
-        self.arena.read(at, out);
-        Ok(())
+        self.memory.read(at, out)
+    }
+
+    fn fetch(&self, at: u64, len: u64) -> Result<()> {
+        self.check_range(at, len);
+        self.memory.fetch(at, len)
+    }
+
+    fn release(&self, at: u64, len: u64) {
+        self.check_range(at, len);
+        // What a checkpoint is at work with is only in DRAM.
+        let _store = self.store.lock();
+        self.memory.release(at, len, &self.dirty);
     }
 
     #[inline]
     fn write(&self, at: u64, bytes: &[u8]) {
-        self.arena.write(at, bytes);
+        // Whoever writes cannot be refused.
+        if let Err(error) = self.memory.write(at, bytes) {
+            self.latch.set(error);
+        }
     }
 
     #[track_caller]
@@ -289,7 +328,7 @@ impl<D: Dir> Pool for LoggedPool<D> {
             return;
         }
         self.check_range(at, len);
-        self.log.append_range(&self.arena, &self.dirty, at, len, || self.make_room());
+        self.log.append_range(&self.memory, &self.dirty, at, len, || self.make_room());
     }
 
     /// Nothing: what is flushed later is later in the log.
@@ -303,7 +342,9 @@ impl<D: Dir> Pool for LoggedPool<D> {
             return;
         }
         self.check_range(at, 8);
-        self.log.append_publish(&self.arena, &self.dirty, at, word, || self.make_room());
+        // Its page is there before the latch is held.
+        self.memory.word(at);
+        self.log.append_publish(&self.memory, &self.dirty, at, word, || self.make_room());
     }
 
     #[inline]
@@ -330,6 +371,9 @@ impl<D: Dir> Pool for LoggedPool<D> {
     #[inline]
     fn admit(&self, bytes: u64) -> Result<Admitted<'_>> {
         self.latch.check()?;
+        if self.memory.passing_bytes() / 2 >= self.most_dirty {
+            self.stalled(|| self.bound_memory())?;
+        }
         let mut admitted = self.count_admitted(bytes);
         if self.log.is_tight(self.all_admitted()) {
             drop(admitted);

@@ -12,6 +12,7 @@ use crate::dirty::DirtyPages;
 use crate::layout::PAGE;
 use crate::load::{Unreadable, load_pages, load_spare, newest_table, take_slots};
 use crate::log::{Log, Ring};
+use crate::memory::Memory;
 use crate::options::{LoggedOptions, LostPage, Salvage};
 use crate::pool::LoggedPool;
 use crate::replay::{Reader, Replayed, latest_after, replay};
@@ -19,6 +20,7 @@ use crate::slots::Slots;
 use crate::store::{Newest, PageStore};
 use crate::table::{AREAS, area_len};
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use tierdb_base::{Error, FailureLatch, Location, Result, TierRole};
 use tierdb_device::{AlignedBuf, BlockFile, Cause, Dir, Emulation, Meter, Metered, OpenMode};
@@ -77,13 +79,20 @@ pub(crate) fn create<D: Dir>(
         log: Cursor { sequence: 1, ..Cursor::default() },
         spare: None,
     };
-    let mut store = PageStore::new(image, table, seed, options.image_capacity, newest);
-    store.write_table(Vec::new(), store.log(), false)?;
+    let image = Arc::new(image);
+    let mut store = PageStore::new(image.clone(), table, seed, options.image_capacity, newest);
+    store.write_table(&[], store.log(), false)?;
     dir.sync()?;
     let dirty = DirtyPages::new(options.pool_len / PAGE);
     let start = Replayed { head: store.log(), ..Replayed::default() };
-    let (name, arena, salvage) = (dir.name(), Arena::try_zeroed(options.pool_len)?, Salvage::default());
-    Ok(assemble(Parts { name, arena, dirty, log, store, start, salvage, seed, latch, ring }))
+    let memory = if options.paged.is_some() {
+        Memory::paged(options.pool_len, image, &[], seed, latch.clone())?
+    } else {
+        Memory::whole(Arena::try_zeroed(options.pool_len)?)
+    };
+    let (name, salvage) = (dir.name(), Salvage::default());
+    let most_dirty = options.paged.unwrap_or(u64::MAX);
+    Ok(assemble(Parts { name, memory, dirty, log, store, start, salvage, seed, latch, ring, most_dirty }))
 }
 
 /// See [`LoggedPool::open`].
@@ -108,19 +117,25 @@ pub(crate) fn open<D: Dir>(
         return Err(Error::corrupt(TierRole::Fast, what, Location::new(log.file().name(), have)));
     }
     let mut salvage = Salvage::default();
-    let arena = Arena::try_zeroed(header.pool_len)?;
     let dirty = DirtyPages::new(header.pool_len / PAGE);
 
     let mut entries = found.entries;
     let count = (image.file().len()? / PAGE).min(u64::from(u32::MAX - 1)) as u32;
     let (slots, lost) = take_slots(&mut entries, count, &image.file().name());
     lose(&mut salvage, lost, options.salvage)?;
-    let lost = load_pages(&image, &entries, slots.count(), &arena, seed, options.salvage)?;
-    lose(&mut salvage, lost, options.salvage)?;
+    let image = Arc::new(image);
+    let memory = if options.paged.is_some() && !options.salvage {
+        Memory::paged(header.pool_len, image.clone(), &entries, seed, latch.clone())?
+    } else {
+        let arena = Arena::try_zeroed(header.pool_len)?;
+        let lost = load_pages(&image, &entries, slots.count(), &arena, seed, options.salvage)?;
+        lose(&mut salvage, lost, options.salvage)?;
+        Memory::whole(arena)
+    };
 
     let spare = load_spare(&table, found.area, &header, seed, &mut unreadable)?;
     let mut reader = Reader::new(&log, ring, &mut unreadable)?;
-    let mut start = replay(&mut reader, header.log, spare.as_ref(), seed, &arena, &dirty)?;
+    let mut start = replay(&mut reader, header.log, spare.as_ref(), seed, &memory, &dirty)?;
     // A clean table has no log after it. Where a newer table may have been lost, that is not believed.
     let no_log = header.clean && found.is_last && start.head == header.log;
     if !no_log && let Some(latest) = latest_after(&mut reader, &start.head, seed)? {
@@ -159,7 +174,9 @@ pub(crate) fn open<D: Dir>(
     };
     let store = PageStore::new(image, table, seed, options.image_capacity, newest);
     let (name, last) = (dir.name(), start.last.take());
-    let pool = assemble(Parts { name, arena, dirty, log, store, start, salvage, seed, latch, ring });
+    let most_dirty = options.paged.unwrap_or(u64::MAX);
+    let pool =
+        assemble(Parts { name, memory, dirty, log, store, start, salvage, seed, latch, ring, most_dirty });
     pool.settle(last)?;
     Ok(pool)
 }
@@ -176,7 +193,7 @@ fn lose(list: &mut Salvage, mut lost: Vec<LostPage>, salvage: bool) -> Result<()
 
 struct Parts<F> {
     name: std::sync::Arc<str>,
-    arena: Arena,
+    memory: Memory<F>,
     dirty: DirtyPages,
     log: Metered<F>,
     store: PageStore<F>,
@@ -185,18 +202,19 @@ struct Parts<F> {
     seed: u64,
     latch: FailureLatch,
     ring: Ring,
+    most_dirty: u64,
 }
 
 fn assemble<D: Dir>(parts: Parts<D::File>) -> LoggedPool<D> {
-    let Parts { name, arena, dirty, log, store, start, salvage, seed, latch, ring } = parts;
-    let table_bytes = AREAS * area_len(arena.len(), ring.largest);
+    let Parts { name, memory, dirty, log, store, start, salvage, seed, latch, ring, most_dirty } = parts;
+    let table_bytes = AREAS * area_len(memory.len(), ring.largest);
     let log = Log::new(log, seed, ring, latch.clone(), store.log(), start.head, start.marks);
     LoggedPool {
         image_bytes: AtomicU64::new(store.image_bytes()),
         store_bytes: AtomicU64::new(store.memory_bytes()),
         used_after: AtomicU64::new(0),
         first_lsn: start.head.lsn,
-        arena,
+        memory,
         name,
         latch,
         log,
@@ -208,6 +226,7 @@ fn assemble<D: Dir>(parts: Parts<D::File>) -> LoggedPool<D> {
         closed_clean: AtomicBool::new(false),
         salvage,
         table_bytes,
+        most_dirty,
         checkpoints: AtomicU64::new(0),
         checkpoint_pages: AtomicU64::new(0),
         stall_ns: AtomicU64::new(0),

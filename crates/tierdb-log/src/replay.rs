@@ -10,11 +10,11 @@ use crate::block::{Cursor, Entries, HEADER, Header};
 use crate::dirty::DirtyPages;
 use crate::load::{Unreadable, was_read};
 use crate::log::{Ring, push_mark};
+use crate::memory::Memory;
 use crate::store::Spare;
 use std::collections::{BTreeSet, VecDeque};
 use tierdb_base::{Error, Location, Result, TierRole};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Metered};
-use tierdb_pmem::Arena;
 
 /// Bytes read at once, if the largest block is not larger, nor the ring shorter.
 const WINDOW: u64 = 1 << 20;
@@ -95,16 +95,21 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Puts its entries on `arena`, and marks their pages dirty.
+    /// Puts its entries on `memory`, and marks their pages dirty.
     ///
     /// # Errors
     /// `Corrupt` for an entry that is malformed or outside of the pool, with `place` as its place.
-    pub(crate) fn apply(&self, arena: &Arena, dirty: &DirtyPages, place: &Location) -> Result<()> {
+    pub(crate) fn apply<F: BlockFile>(
+        &self,
+        memory: &Memory<F>,
+        dirty: &DirtyPages,
+        place: &Location,
+    ) -> Result<()> {
         let mut entries = 0;
         for entry in Entries::new(&self.bytes[HEADER..HEADER + self.header.length as usize]) {
-            let inside = entry.ok().filter(|(at, bytes)| at + bytes.len() as u64 <= arena.len());
+            let inside = entry.ok().filter(|(at, bytes)| at + bytes.len() as u64 <= memory.len());
             let Some((at, bytes)) = inside else { break };
-            arena.write(at, bytes);
+            memory.write(at, bytes)?;
             dirty.mark(at, bytes.len() as u64);
             entries += 1;
         }
@@ -134,13 +139,13 @@ pub(crate) struct Replayed {
     pub(crate) last: Option<Block>,
 }
 
-/// Applies all blocks from `from` but the last to `arena`. `spare` stands in for the block that it is a copy of.
+/// Applies all blocks from `from` but the last to `memory`. `spare` stands in for the block that it is a copy of.
 pub(crate) fn replay<F: BlockFile>(
     reader: &mut Reader<'_, F>,
     from: Cursor,
     spare: Option<&Spare>,
     seed: u64,
-    arena: &Arena,
+    memory: &Memory<F>,
     dirty: &DirtyPages,
 ) -> Result<Replayed> {
     let (file, ring) = (reader.file, reader.ring);
@@ -162,7 +167,7 @@ pub(crate) fn replay<F: BlockFile>(
         push_mark(&mut replayed.marks, at, ring);
         replayed.head = ring.after(&at, header.block_len(), u64::from(header.length), header.checksum);
         if let Some(before) = replayed.last.replace(block) {
-            before.apply(arena, dirty, &place(&before.at))?;
+            before.apply(memory, dirty, &place(&before.at))?;
         }
     }
     Ok(replayed)

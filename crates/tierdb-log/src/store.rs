@@ -18,12 +18,13 @@
 use crate::block::Cursor;
 use crate::layout::PAGE;
 use crate::log::{Ring, with_patience};
+use crate::memory::Memory;
 use crate::slots::Slots;
 use crate::table::{AREAS, PageEntry, TableHeader, area_len, page_sum};
 use std::io::ErrorKind as IoKind;
+use std::sync::Arc;
 use tierdb_base::{Error, Result, TierRole};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Metered, Piece};
-use tierdb_pmem::Arena;
 
 /// Most pages read or written at once: 1 MiB.
 pub(crate) const RUN_PAGES: u32 = 256;
@@ -33,7 +34,7 @@ const MOST_COPIED: u64 = 8;
 
 /// Pages in slots, as the newest durable table has them.
 pub(crate) struct PageStore<F> {
-    image: Metered<F>,
+    image: Arc<Metered<F>>,
     table: Metered<F>,
     seed: u64,
     pool_len: u64,
@@ -57,8 +58,8 @@ pub(crate) struct Spare {
 
 /// A page written to a slot that no table names yet.
 pub(crate) struct Written {
-    page: u64,
-    entry: PageEntry,
+    pub(crate) page: u64,
+    pub(crate) entry: PageEntry,
 }
 
 /// The newest table, as it was found or is to be created.
@@ -78,7 +79,7 @@ pub(crate) struct Newest {
 impl<F: BlockFile> PageStore<F> {
     /// Goes on from `newest`; the image may grow to `capacity` bytes.
     pub(crate) fn new(
-        image: Metered<F>,
+        image: Arc<Metered<F>>,
         table: Metered<F>,
         seed: u64,
         capacity: u64,
@@ -189,8 +190,8 @@ impl<F: BlockFile> PageStore<F> {
         }
     }
 
-    /// Writes `pages` of `arena` to free slots, of which there are enough, and syncs them.
-    pub(crate) fn write_pages(&mut self, arena: &Arena, pages: &[u64]) -> Result<Vec<Written>> {
+    /// Writes `pages` of `memory` to free slots, of which there are enough, and syncs them.
+    pub(crate) fn write_pages(&mut self, memory: &Memory<F>, pages: &[u64]) -> Result<Vec<Written>> {
         let mut written = Vec::with_capacity(pages.len());
         let most = (self.pool_len / PAGE / MOST_COPIED).clamp(1, RUN_PAGES.into()) as usize;
         let mut rest = pages;
@@ -199,8 +200,8 @@ impl<F: BlockFile> PageStore<F> {
             let mut batch = AlignedBuf::zeroed(now.len() * PAGE as usize)?;
             let runs = self.take_runs(now.len() as u32)?;
             let slots = runs.iter().flat_map(|(first, count)| *first..first + count);
-            for ((page, bytes), slot) in now.iter().zip(batch.chunks_exact_mut(PAGE as usize)).zip(slots) {
-                arena.read(page * PAGE, bytes);
+            memory.copy_pages(now, &mut batch)?;
+            for ((page, bytes), slot) in now.iter().zip(batch.chunks_exact(PAGE as usize)).zip(slots) {
                 let entry = PageEntry { slot, sum: page_sum(self.seed, *page, bytes) };
                 written.push(Written { page: *page, entry });
             }
@@ -243,14 +244,14 @@ impl<F: BlockFile> PageStore<F> {
     ///
     /// # Persistence
     /// A crash inside leaves the tables before it, with the slots they name. On return this one is the newest.
-    pub(crate) fn write_table(&mut self, written: Vec<Written>, log: Cursor, clean: bool) -> Result<()> {
+    pub(crate) fn write_table(&mut self, written: &[Written], log: Cursor, clean: bool) -> Result<()> {
         let mut replaced = Vec::with_capacity(written.len());
         for Written { page, entry } in written {
-            let page = page as usize;
+            let page = *page as usize;
             if self.entries.len() <= page {
                 self.entries.resize(page + 1, PageEntry::NONE);
             }
-            replaced.push(std::mem::replace(&mut self.entries[page], entry));
+            replaced.push(std::mem::replace(&mut self.entries[page], *entry));
         }
         let generation = self.generation + 1;
         let lens = (self.pool_len, self.ring.len, self.ring.largest);

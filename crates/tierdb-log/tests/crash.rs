@@ -4,7 +4,8 @@ mod support;
 
 use std::sync::Arc;
 use support::{
-    Known, TestDir, acknowledge, create, dir, dirs, open, publish, reopen, reopen_in, small, wide, work,
+    Known, TestDir, acknowledge, create, dir, dirs, open, paged, publish, reopen, reopen_in, small, wide,
+    work,
 };
 use tierdb_base::mutant::{self, Site};
 use tierdb_log::LoggedOptions;
@@ -72,7 +73,9 @@ fn every_crash_recovers_to_a_prefix_with_all_that_was_acknowledged() {
     let budget = Budget { torn: 6, random: 6, ..Budget::default() };
     let how = Options { depth: 3, recover_every: 40, budget, ..Options::default() };
     let mut all = CrashRun::default();
-    for (options, steps, seed) in [(small(), 130, 1), (small(), 25, 2), (wide(), 200, 3), (wide(), 60, 4)] {
+    let whole = [(small(), 130, 1), (small(), 25, 2), (wide(), 200, 3), (wide(), 60, 4)];
+    let paged = [(paged(small()), 130, 5), (paged(small()), 25, 6), (paged(wide()), 200, 7)];
+    for (options, steps, seed) in whole.into_iter().chain(paged) {
         let run = run(1, &options, steps, seed, &how).unwrap_or_else(|failure| panic!("{failure}"));
         all.add(&run);
     }
@@ -98,7 +101,7 @@ fn a_pool_striped_over_several_devices_recovers_as_one_on_one() {
 #[test]
 fn publishes_during_a_checkpoint_keep_their_order() {
     let mut all = CrashRun::default();
-    for (options, seed) in [(small(), 1), (wide(), 2), (wide(), 3)] {
+    for (options, seed) in [(small(), 1), (wide(), 2), (wide(), 3), (paged(wide()), 4)] {
         let world = World::new();
         let dir = support::new_dir(&world);
         let run = explore(

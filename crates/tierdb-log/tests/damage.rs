@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{Known, TestDir, create, dir, open, reopen, small, wide, work};
+use support::{Known, TestDir, create, dir, open, paged, reopen, small, wide, work};
 use tierdb_base::mutant;
 use tierdb_base::sources::comparisons;
 use tierdb_base::{Error, ErrorKind, FailureLatch, checksum};
@@ -39,6 +39,23 @@ fn noticed(world: &World, options: &LoggedOptions, known: &Known) -> bool {
             assert_eq!(count, known.published.len(), "silently shorter");
             false
         }
+    }
+}
+
+/// The same where pages are read when they are asked for.
+fn noticed_in_reads(world: &World, known: &Known) {
+    let pool = match open(dir(world), &paged(small())) {
+        Ok(pool) => pool,
+        // What the log has for a part of a page only is laid over it.
+        Err(e) => return assert_eq!(e.kind(), ErrorKind::Corrupt, "{e}"),
+    };
+    let pages = (0..pool.len()).step_by(BLOCK as usize);
+    let refused = pages.filter_map(|at| pool.read(at, &mut [0; BLOCK as usize]).err());
+    let refused: Vec<_> = refused.map(|e| e.kind()).collect();
+    assert!(refused.iter().all(|kind| *kind == ErrorKind::Corrupt), "{refused:?}");
+    if refused.is_empty() {
+        let count = known.check(&pool).unwrap_or_else(|wrong| panic!("silently wrong: {wrong}"));
+        assert_eq!(count, known.published.len(), "silently shorter");
     }
 }
 
@@ -326,6 +343,9 @@ fn every_damage() {
     for page in (0..len_of(&world, "image")).step_by(BLOCK as usize) {
         spoil("image", page + 70);
         spoil("image", page + 2000);
+        let image = world.copy();
+        image.flip_bit(&area("image"), page + 2000, 0);
+        noticed_in_reads(&image, &known);
     }
     // A sequence number in the newest table's header that is past all blocks, and a page that it forgets.
     let areas = len_of(&world, "table") / 3;
@@ -357,9 +377,9 @@ fn every_damage() {
 #[test]
 fn a_checksum_that_is_not_compared_lets_damage_through() {
     every_damage();
-    // A block and its chain; a table's header and its entries; a page.
+    // A block and its chain; a table's header and its entries; a page at open, and one that is asked for.
     let comparisons = comparisons(env!("CARGO_MANIFEST_DIR"), &["tierdb-log"], &[]);
-    assert_eq!(comparisons.len(), 5, "{comparisons:?}");
+    assert_eq!(comparisons.len(), 6, "{comparisons:?}");
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let (noticed, missed): (Vec<_>, Vec<_>) = comparisons

@@ -14,6 +14,7 @@ pub struct Arena {
 enum Words {
     Owned(Box<[AtomicU64]>),
     Mapped(crate::mapping::Mapping),
+    Zeros(crate::mapping::Mapping),
 }
 
 impl Arena {
@@ -41,6 +42,31 @@ impl Arena {
         Arena { words: Words::Owned(words) }
     }
 
+    /// As [`Arena::try_zeroed`], of memory that can be [given back](Arena::discard) in part.
+    ///
+    /// # Errors
+    /// `Io` (out of memory) if it is refused, or `len` is not one of whole pages.
+    pub fn try_discardable(len: u64) -> Result<Self> {
+        let mapping = (len.is_multiple_of(4096) && len > 0)
+            .then(|| crate::mapping::Mapping::of_zeros(usize::try_from(len).ok()?).ok())
+            .flatten();
+        let mapping = mapping.ok_or_else(|| {
+            Error::io("allocation", "memory for the pool", len, std::io::ErrorKind::OutOfMemory.into())
+        })?;
+        Ok(Arena { words: Words::Zeros(mapping) })
+    }
+
+    /// Gives the memory of `at..at + len`, whole pages, back to the system: it reads as zeros from then on. Says whether it did, which
+    /// only memory made to be [discardable](Arena::try_discardable) does. Nobody else uses the range meanwhile.
+    pub fn discard(&self, at: u64, len: u64) -> bool {
+        match &self.words {
+            Words::Zeros(mapping) if at.is_multiple_of(4096) && len.is_multiple_of(4096) => {
+                mapping.discard(at as usize, len as usize).is_ok()
+            }
+            _ => false,
+        }
+    }
+
     /// The memory of mapped files.
     pub(crate) fn mapped(mapping: crate::mapping::Mapping) -> Self {
         Arena { words: Words::Mapped(mapping) }
@@ -51,7 +77,7 @@ impl Arena {
     pub fn words(&self) -> &[AtomicU64] {
         match &self.words {
             Words::Owned(words) => words,
-            Words::Mapped(mapping) => mapping.words(),
+            Words::Mapped(mapping) | Words::Zeros(mapping) => mapping.words(),
         }
     }
 

@@ -5,7 +5,7 @@
 
 use rustix::fd::AsFd;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -94,9 +94,9 @@ impl Reservation {
     }
 }
 
-/// Files mapped side by side, unmapped when dropped.
+/// Files mapped side by side, or memory of no file, unmapped when dropped.
 ///
-/// Invariant: all `range.len` bytes from `range.base` are files mapped for reading and writing.
+/// Invariant: all `range.len` bytes from `range.base` are mapped for reading and writing.
 pub(crate) struct Mapping {
     range: Range,
 }
@@ -107,6 +107,29 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
+    /// `len` bytes of zeros, of which the system hands out page by page what is touched.
+    pub(crate) fn of_zeros(len: usize) -> Result<Self, Errno> {
+        // SAFETY: a new mapping at an address the kernel chooses aliases nothing in this process.
+        let start = unsafe {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)
+        }?;
+        let base = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
+        let mapping = Mapping { range: Range { start, reserved: len, base, len } };
+        // SAFETY: the range that was just mapped; the advice changes no byte of it. What is small would take 2 MiB otherwise.
+        // A kernel without large pages knows no such advice, and needs none.
+        let _ = unsafe { madvise(start, len, Advice::LinuxNoHugepage) };
+        Ok(mapping)
+    }
+
+    /// Gives the memory of `at..at + len`, whole pages of a mapping of zeros, back to the system: it is zeros again.
+    pub(crate) fn discard(&self, at: usize, len: usize) -> Result<(), Errno> {
+        assert!(at.checked_add(len).is_some_and(|end| end <= self.range.len), "inside of the mapping");
+        let start = self.range.base.as_ptr().wrapping_byte_add(at).cast();
+        // SAFETY: the range lies inside this mapping, as asserted. To others it is as if zeros were stored to its words, which are atomic.
+        unsafe { madvise(start, len, Advice::LinuxDontNeed) }
+    }
+
     #[inline]
     pub(crate) fn words(&self) -> &[AtomicU64] {
         // SAFETY: by the invariant `range.len` bytes from `base`, which is aligned, are mapped as long as `self`

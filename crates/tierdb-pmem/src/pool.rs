@@ -104,6 +104,17 @@ pub trait Pool: Send + Sync + 'static {
     /// What makes its stores durable.
     fn domain(&self) -> PersistenceDomain;
 
+    /// Bytes of DRAM that it takes for its contents. `None` if it is not in DRAM.
+    fn dram_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether what is read is in memory. If not, a read may take as long as the device's, and writes should be of whole units of
+    /// 64 bytes, of which a part would have to be read first.
+    fn is_in_memory(&self) -> bool {
+        true
+    }
+
     /// Where all of the pool is, for people: its path, or its paths.
     fn name(&self) -> String {
         self.place(0).file.to_string()
@@ -132,6 +143,18 @@ pub trait Pool: Send + Sync + 'static {
     /// # Errors
     /// `Corrupt` where the medium reports the range as damaged (a poisoned line).
     fn read(&self, at: u64, out: &mut [u8]) -> Result<()>;
+
+    /// Brings `at..at + len` to memory, where it is not: for who is about to read all of it in small parts, and then
+    /// [releases](Pool::release) it.
+    ///
+    /// # Errors
+    /// As [`Pool::read`], and those of the device.
+    fn fetch(&self, _at: u64, _len: u64) -> Result<()> {
+        Ok(())
+    }
+
+    /// Says that nobody is about to read `at..at + len` again: it may leave memory.
+    fn release(&self, _at: u64, _len: u64) {}
 
     /// Copies `bytes` to `at`. The caller is the only writer of the range; bytes of a word that the range
     /// covers in part keep their value. Any word of it may persist at any time from now on.

@@ -67,6 +67,8 @@ pub struct Core<P: Pool, D: Dir> {
     pub snapshots: Snapshots,
     pub tracker: Tracker,
     pub cache: Cache,
+    /// As the life of a table, for what the cache has of the pool.
+    pub pool_life: Arc<()>,
     pub read_trigger: ReadTrigger,
     pub pinned: PinnedShare,
     pub copied: CopiedShare,

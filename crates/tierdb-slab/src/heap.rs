@@ -1,7 +1,7 @@
 //! Records in slots: written, read, and given up.
 
 use crate::record::{self, HEADER, Head, Kind};
-use crate::slabs::{Commit, Mark, Purpose, Slabs};
+use crate::slabs::{Commit, Mark, Purpose, Slabs, UNIT};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tierdb_base::{Error, Result, Seqno, TierRole};
@@ -10,6 +10,8 @@ use tierdb_pmem::{Admitted, Pool, Stage};
 /// Most seqnos that are tried for a damaged record: those of the first 2^36 writes.
 const MOST_SEQNOS: usize = 1 << 16;
 
+/// Bytes of a slot that are read at once, where the pool is not in memory.
+const ONE_READ: u64 = 8 << 10;
 /// Bytes of log that a word takes which is staged as free.
 pub const FREE_BYTES: u64 = 16;
 
@@ -83,11 +85,19 @@ impl<P: Pool> Heap<P> {
             return None;
         };
         for (part, part_at) in value.chunks(shape.part_len.max(1)).zip(&parts) {
-            stage.write(*part_at, part);
+            self.stage_slot(stage, *part_at, part.to_vec());
         }
-        stage.write(at, &record::encode(self.seed, at, kind, seqno, key, value, &parts));
+        self.stage_slot(stage, at, record::encode(self.seed, at, kind, seqno, key, value, &parts));
         let commit = (word_at, self.slabs.live_word(word_at, Mark::new(key, seqno)));
         Some(Written { slots: Slots { at, parts: parts.into() }, commit })
+    }
+
+    /// Stages what a slot is to hold: to the end of a unit, where a part of one would have to be read first.
+    fn stage_slot(&self, stage: &mut Stage<'_, P>, at: u64, mut bytes: Vec<u8>) {
+        if !self.pool.is_in_memory() {
+            bytes.resize(bytes.len().next_multiple_of(UNIT as usize), 0);
+        }
+        stage.write(at, &bytes);
     }
 
     /// Bytes that writing a record of a key and a value of these lengths flushes, at the most.
@@ -132,17 +142,22 @@ impl<P: Pool> Heap<P> {
     /// The same, in a slot of `slot` bytes.
     pub fn head_in(&self, at: u64, slot: u64) -> Result<(Head, Vec<u8>)> {
         let damaged = || self.damaged(at);
-        let mut header = [0u8; HEADER];
-        self.pool.read(at, &mut header)?;
-        let head_len = Head::len_of(&header);
+        // What is not in memory is read once.
+        let first = if self.pool.is_in_memory() { HEADER } else { slot.min(ONE_READ) as usize };
+        let mut bytes = vec![0; first];
+        self.pool.read(at, &mut bytes)?;
+        let header: &[u8; HEADER] = bytes.first_chunk().ok_or_else(damaged)?;
+        let head_len = Head::len_of(header);
         let value_len = u32::from_le_bytes([header[16], header[17], header[18], header[19]]) as usize;
         let has_parts = header[32..36] != [0; 4];
         let len = if has_parts { head_len } else { head_len.saturating_add(value_len) };
         if len as u64 > slot {
             return Err(damaged());
         }
-        let mut bytes = vec![0; len];
-        self.pool.read(at, &mut bytes)?;
+        bytes.resize(len, 0);
+        if len > first {
+            self.pool.read(at + first as u64, &mut bytes[first..])?;
+        }
         let head =
             bytes.get(..head_len).and_then(|head| Head::decode(self.seed, at, head)).ok_or_else(damaged)?;
         bytes.drain(..head_len);

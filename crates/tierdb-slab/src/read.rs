@@ -20,6 +20,9 @@ const LOOK_AT_READS: u32 = 1024;
 /// Most keys whose reads of flash are in flight at once.
 const AT_ONCE: usize = 64;
 
+/// Where the object cache has tables by their number, it has records of the pool by their seqno and this.
+const POOL: u64 = 1 << 63;
+
 /// What tables have to be searched for a key, as of one moment.
 pub struct OnFlash<D: Dir> {
     pub tables: Arc<Levels<D>>,
@@ -167,14 +170,33 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     fn place_of(&self, key: &[u8], seqno: Seqno) -> Result<Place<D>> {
+        // What is not in memory is read without a lock, at first.
+        let mut with_lock = self.heap.pool.is_in_memory();
+        loop {
+            match self.try_place_of(key, seqno, with_lock)? {
+                Some(place) => return Ok(place),
+                None => with_lock = true,
+            }
+        }
+    }
+
+    /// The same, where the value is read without a lock unless `with_lock` says otherwise. `None` if its place has been taken by another
+    /// record meanwhile, or it is damaged.
+    fn try_place_of(&self, key: &[u8], seqno: Seqno, with_lock: bool) -> Result<Option<Place<D>>> {
         let router = self.router.read();
         let part = router.part_of(key);
         let state = part.read();
         let unsettled = part.unsettled(key, || hash_of(key));
+        let mut to_read = None;
         let place = match state.version_at(key, seqno) {
             Some(entry) if entry.is_tombstone() && mutant::keep("tombstone") => Place::Fast(None),
             Some(entry) => {
-                let value = self.value_of(&state, key, entry)?;
+                let value = if with_lock {
+                    Some(self.value_of(&state, key, entry)?)
+                } else {
+                    to_read = Some(entry);
+                    None
+                };
                 if self.options.metric == Metric::ApproxM && seqno == Seqno::MAX && entry.is_counted() {
                     let hash = hash_of(key);
                     // What is read all the time has its bit: it is seldom looked at whether it was cleared.
@@ -182,19 +204,44 @@ impl<P: Pool, D: Dir> Core<P, D> {
                         state.tables.first().bucket_of(key).into_iter().for_each(|of| of.set(hash));
                     }
                 }
-                Place::Fast(Some(value))
+                Place::Fast(value)
             }
             None => Place::Flash(OnFlash::of(&state)),
         };
         drop(state);
         drop(router);
+        let place = match to_read {
+            Some(entry) => match self.read_unlocked(key, entry) {
+                Some(value) => Place::Fast(Some(value)),
+                None => return Ok(None),
+            },
+            None => place,
+        };
         // What a reader has seen is durable, though its writer has not been told of it yet.
         unsettled.map_or(Ok(()), |lsn| self.heap.pool.wait(lsn))?;
         if let Place::Fast(_) = place {
             self.counters.fast_hits.add(1);
             self.tracker.touch(hash_of(key), Tier::Fast);
         }
-        Ok(place)
+        Ok(Some(place))
+    }
+
+    /// The value of `entry`, which was the version of `key` a moment ago: what was read is it if it has key and seqno, whatever has
+    /// become of the slot since. The hottest are kept in DRAM.
+    fn read_unlocked(&self, key: &[u8], entry: Entry) -> Option<Value> {
+        let (number, hash) = (POOL | entry.seqno, hash_of(key));
+        if let Some(value) = self.cache.get(number, key, hash) {
+            return Some(value);
+        }
+        let (head, value) = self.heap.read(entry.at()).ok()?;
+        if head.key != key || head.seqno != entry.seqno || entry.is_doubtful() {
+            return None;
+        }
+        if !is_hottest(self.tracker.popularity(hash)) {
+            return Some(Value::from(value));
+        }
+        let of = Of { table: number, life: Arc::downgrade(&self.pool_life) };
+        Some(self.cache.insert(of, key, hash, value, |hash| self.tracker.popularity(hash)))
     }
 
     /// The value of `entry`, the version of `key` that is on the fast tier. Under the partition's lock.

@@ -82,6 +82,7 @@ fn core_of<P: Pool, D: Dir>(
         snapshots: Snapshots::default(),
         tracker: Tracker::new(tracked),
         cache: Cache::new(),
+        pool_life: Arc::new(()),
         read_trigger: ReadTrigger::new(),
         pinned: PinnedShare::new(options.pinned_pct),
         copied: CopiedShare::new(options.copied_pct),

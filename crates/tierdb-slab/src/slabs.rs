@@ -277,6 +277,11 @@ impl<P: Pool> Slabs<P> {
         self.classes.len()
     }
 
+    /// Bytes of a slab.
+    pub fn slab_bytes(&self) -> u64 {
+        self.layout.slab_bytes
+    }
+
     /// First byte of `slab`.
     pub fn base_of(&self, slab: u32) -> u64 {
         self.layout.slab_at(slab)

@@ -24,8 +24,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
             tables += state.tables.memory_bytes();
             kept += state.old.len() as u64 * KEPT_BYTES;
         }
-        // A logged pool is DRAM; of one that is memory itself, nothing is.
-        let pool = if self.ordered { self.heap.slabs.used_bytes() } else { 0 };
+        // A logged pool is DRAM, all of it or a part; of one that is memory itself, nothing is.
+        let (pool, used) = (&self.heap.pool, self.heap.slabs.used_bytes());
+        let pool = pool.dram_bytes().map_or(0, |bytes| if pool.is_in_memory() { used } else { bytes });
         vec![
             ("pool image", pool),
             ("index", index),

@@ -106,6 +106,8 @@ pub(crate) enum Mode {
     Byte,
     /// A logged pool on a fast block device.
     Block,
+    /// The same, longer than what DRAM has of it: records are read from the device.
+    Paged,
     /// A logged pool in the one flash directory.
     OneDirectory,
     /// A mapped pool in shared memory.
@@ -113,8 +115,8 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    const ALL: [(Mode, u8); 4] =
-        [(Mode::Byte, 1), (Mode::Block, 2), (Mode::OneDirectory, 3), (Mode::Emulated, 4)];
+    const ALL: [(Mode, u8); 5] =
+        [(Mode::Byte, 1), (Mode::Block, 2), (Mode::OneDirectory, 3), (Mode::Emulated, 4), (Mode::Paged, 5)];
 
     fn number(self) -> u8 {
         Self::ALL.into_iter().find(|(mode, _)| *mode == self).map_or(0, |(_, number)| number)
@@ -124,9 +126,9 @@ impl Mode {
         Self::ALL.into_iter().find(|(_, own)| *own == number).map(|(mode, _)| mode)
     }
 
-    /// Whether the pool is a DRAM image with a log.
+    /// Whether the pool is in DRAM, all of it or a part, with a log.
     pub(crate) fn is_logged(self) -> bool {
-        matches!(self, Mode::Block | Mode::OneDirectory)
+        matches!(self, Mode::Block | Mode::Paged | Mode::OneDirectory)
     }
 }
 

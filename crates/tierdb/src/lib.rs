@@ -36,7 +36,7 @@ mod tiers;
 
 pub use checkpoint::{Copied, restore};
 pub use config::{
-    Config, EngineKind, FastKind, FastTier, FlashTier, PinningThreshold, Promotion, Slab, Valuelog,
+    Config, EngineKind, FastKind, FastTier, FlashTier, PinningThreshold, Promotion, Records, Slab, Valuelog,
     WriteBudget,
 };
 pub use db::Db;

@@ -151,7 +151,8 @@ impl Prepared {
         } else {
             self.config.fast.first().and_then(|fast| fast.emulate.as_deref())
         };
-        let options = shape::logged_options(&self.tiers.shape);
+        let mut options = shape::logged_options(&self.tiers.shape);
+        options.paged = options.paged.map(|least| least.max(self.memory / shape::DIRTY_MEMORY_SHARE));
         if !self.tiers.fresh {
             all_there(&dirs, &options.file_names())?;
         }
@@ -248,7 +249,7 @@ impl Prepared {
             _ if self.config.valuelog.write_buffer.is_some() => defaults,
             Mode::Byte | Mode::Emulated => defaults.beside_second_level(pool.len()),
             Mode::OneDirectory => defaults.beside_values(shape.log_len),
-            Mode::Block => defaults,
+            Mode::Block | Mode::Paged => defaults,
         };
         self.config.valuelog.apply(defaults)
     }
@@ -266,10 +267,11 @@ impl Prepared {
         let flash = if count == 1 { "1 flash tier".into() } else { format!("{count} flash tiers") };
         let mut words = match self.tiers.shape.mode {
             Mode::OneDirectory => format!("one plain SSD, {}", pool.domain()),
-            Mode::Block | Mode::Byte | Mode::Emulated if self.tiers.fast.len() > 1 => {
+            Mode::Block | Mode::Paged | Mode::Byte | Mode::Emulated if self.tiers.fast.len() > 1 => {
                 format!("fast tiers {}, {}, {flash}", self.fast_places(), pool.domain())
             }
             Mode::Block => format!("fast tier on a {}, {flash}", pool.domain()),
+            Mode::Paged => format!("fast tier on a {}, records read from there, {flash}", pool.domain()),
             Mode::Byte | Mode::Emulated => format!("{} fast tier, {flash}", pool.domain()),
         };
         let mut media = Vec::new();
@@ -383,7 +385,7 @@ fn memory(config: &Config, shape: &Shape) -> Result<u64> {
     if !shape.mode.is_logged() {
         return Ok(budget);
     }
-    let pool = shape.pool_len;
+    let pool = shape::dram_bytes(shape);
     match config.memory {
         Some(set) if set.bytes() < pool + ENGINE_MEMORY => Err(Error::invalid(format!(
             "memory: {set} cannot hold the index, for which {} are set aside when a store is created; at least {} is \

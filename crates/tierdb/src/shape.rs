@@ -5,7 +5,8 @@
 //! that a checkpoint never overwrites the last.
 
 use crate::config::{
-    Config, EngineKind, FastKind, FastTier, MIN_TIER, Slab, Valuelog, drain_latency_ns, exact, unknown_device,
+    Config, EngineKind, FastKind, FastTier, MIN_TIER, Records, Slab, Valuelog, drain_latency_ns, exact,
+    unknown_device,
 };
 use crate::identity::{Mode, Shape};
 use crate::tiers::PROBE_NAME;
@@ -32,6 +33,13 @@ const LOG_WANTED: u64 = 64 << 20;
 const POOL_MEMORY_SHARE: u64 = 2;
 /// Of a fast block tier that has tables beside it, at most this share: its image takes more than that, and holds nothing that DRAM does not.
 const POOL_FAST_SHARE: u64 = 6;
+/// Of a paged pool, so much of memory may be pages that a checkpoint is to write, and these take at least so much.
+pub(crate) const DIRTY_MEMORY_SHARE: u64 = 8;
+const LEAST_DIRTY: u64 = 1 << 20;
+/// What else DRAM has of a paged pool at the least, as a share of it: the words of its slabs, and what is known of each page.
+const RESIDENT_SHARE: u64 = 24;
+/// What the image of a paged pool has beyond it, as a share of it: a checkpoint of more than that is made in rounds.
+const PAGED_SPARE_SHARE: u64 = 12;
 /// A logged pool on one SSD takes at most this share of the capacity: its image is twice as large, and the
 /// values are to get most of it.
 const POOL_CAPACITY_SHARE: u64 = 8;
@@ -59,7 +67,12 @@ fn whole_pages(bytes: u64) -> u64 {
 /// than it is to give; `NoSpace` if they have hardly any.
 pub(crate) fn decide(config: &Config, room: &[u64], memory: u64, least_pool: u64) -> Result<Shape> {
     agree_with(config.engine, config)?;
-    let mode = mode_of_all(config)?;
+    let mode = match mode_of_all(config)? {
+        Mode::Block if config.engine == EngineKind::Slab && config.slab.records == Some(Records::Device) => {
+            Mode::Paged
+        }
+        mode => mode,
+    };
     let smallest = room.iter().copied().min().unwrap_or(0);
     let (pool_len, log_len) = match mode {
         Mode::Byte | Mode::Emulated if config.fast.len() > 1 => {
@@ -80,6 +93,10 @@ pub(crate) fn decide(config: &Config, room: &[u64], memory: u64, least_pool: u64
         Mode::Block => {
             let tiers = room.len() as u64;
             on_block_tiers(config.engine, smallest.saturating_mul(tiers), RESERVE * tiers, memory, least_pool)
+        }
+        Mode::Paged => {
+            let tiers = room.len() as u64;
+            paged_on(smallest.saturating_mul(tiers).saturating_sub(RESERVE * tiers), memory)
         }
         Mode::OneDirectory if config.memory.is_none() => {
             beside_values(smallest, memory, least_pool.min(smallest / COPY_CAPACITY_SHARE))
@@ -119,6 +136,14 @@ fn on_block_tiers(
     };
     let wanted = (memory / POOL_MEMORY_SHARE).min(share).max(least_pool);
     (whole_pages(wanted.min(room)), log_len)
+}
+
+/// Lengths of a paged pool and its log on block tiers that have `room` bytes for both.
+fn paged_on(room: u64, memory: u64) -> (u64, u64) {
+    let log_len = log_len(room, memory);
+    // The spare part of the image and the table of pages take 1/12 and 1/113 of it, and copies of three blocks of the log.
+    let room = room.saturating_sub(log_len + 3 * log_buffer(log_len) + 20 * PAGE);
+    (whole_pages(room / 71 * 64), log_len)
 }
 
 /// The same where values have the same device.
@@ -176,6 +201,7 @@ pub(crate) fn logged_bytes(shape: &Shape) -> u64 {
 fn image_capacity(engine: EngineKind, mode: Mode, pool_len: u64) -> u64 {
     match (engine, mode) {
         (EngineKind::Slab, Mode::Block) => pool_len + whole_pages(pool_len / 4) + 16 * PAGE,
+        (_, Mode::Paged) => pool_len + whole_pages(pool_len / PAGED_SPARE_SHARE) + 16 * PAGE,
         _ => pool_len * 2,
     }
 }
@@ -187,7 +213,16 @@ pub(crate) fn logged_options(shape: &Shape) -> LoggedOptions {
         log_len,
         buffer_bytes: log_buffer(log_len),
         image_capacity: image_capacity(engine, mode, pool_len),
+        paged: (mode == Mode::Paged).then_some(LEAST_DIRTY),
         ..LoggedOptions::new(pool_len)
+    }
+}
+
+/// Bytes of DRAM that the logged pool of a store of this shape takes at the least.
+pub(crate) fn dram_bytes(shape: &Shape) -> u64 {
+    match shape.mode {
+        Mode::Paged => shape.pool_len / RESIDENT_SHARE + LEAST_DIRTY,
+        _ => shape.pool_len,
     }
 }
 
@@ -299,14 +334,14 @@ fn agree_on(tier: &FastTier, shape: &Shape, capacity: u64) -> Result<()> {
     let (kind, name) = match shape.mode {
         Mode::Byte => (FastKind::Byte, "\"byte\""),
         Mode::Emulated => (FastKind::Emulated, "\"emulated\""),
-        Mode::Block | Mode::OneDirectory => (FastKind::Block, "\"block\""),
+        Mode::Block | Mode::Paged | Mode::OneDirectory => (FastKind::Block, "\"block\""),
     };
     if tier.kind != FastKind::Auto && tier.kind != kind {
         return fixed("kind", name);
     }
     let device = tier.emulate.as_deref();
     let known = |device: &str| match shape.mode {
-        Mode::Block | Mode::OneDirectory => Emulation::named(device).is_some(),
+        Mode::Block | Mode::Paged | Mode::OneDirectory => Emulation::named(device).is_some(),
         Mode::Byte | Mode::Emulated => drain_latency_ns(device).is_some(),
     };
     if let Some(device) = device.filter(|device| !known(device)) {
@@ -333,15 +368,17 @@ mod tests {
                 let two = Config::one_directory("a")
                     .with_fast(FastTier::new("b", capacity).with_kind(FastKind::Block));
                 let three = two.clone().with_fast(FastTier::new("c", capacity).with_kind(FastKind::Block));
-                for config in [one, two, three] {
+                let paged = Slab { records: Some(Records::Device), ..Slab::default() };
+                let four = three.clone().with_engine(EngineKind::Slab).with_slab(paged);
+                for config in [one, two, three, four] {
                     let tiers = config.fast.len().max(1);
                     let shape =
                         decide(&config, &vec![capacity.bytes(); tiers], memory.bytes(), 0).expect("shape");
                     let what = format!("{config:?} with {memory}: {shape:?}");
                     assert!(shape.pool_len >= 4 << 20 && shape.pool_len.is_multiple_of(PAGE), "{what}");
-                    assert!(shape.pool_len <= memory.bytes() / 2, "{what}");
-                    let room =
-                        if shape.mode == Mode::Block { capacity.bytes() } else { capacity.bytes() / 2 };
+                    assert!(shape.pool_len <= memory.bytes() / 2 || shape.mode == Mode::Paged, "{what}");
+                    let values = shape.mode == Mode::OneDirectory;
+                    let room = if values { capacity.bytes() / 2 } else { capacity.bytes() };
                     assert!(
                         logged_bytes(&shape) + (tiers as u64 - 1) * RESERVE <= room * tiers as u64,
                         "{what}"

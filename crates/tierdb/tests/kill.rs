@@ -13,7 +13,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tierdb::{ByteSize, Config, Db, Durability, EngineKind, FastKind, FastTier, FlashTier, WriteBatch};
+use tierdb::{
+    ByteSize, Config, Db, Durability, EngineKind, FastKind, FastTier, FlashTier, Records, Slab, WriteBatch,
+};
 use tierdb_engine::conformance::{Content, Oracle};
 
 const DIR: &str = "TIERDB_KILL_DIR";
@@ -60,6 +62,12 @@ fn config(dir: &Path) -> Config {
     let flash = FlashTier::new(dir.join("flash")).with_capacity(ByteSize::mib(96));
     let engine = if dir.join("slab").exists() { EngineKind::Slab } else { EngineKind::Valuelog };
     let config = Config::new().with_engine(engine).with_memory(ByteSize::mib(32)).with_flash(flash);
+    if dir.join("device").exists() {
+        let mut slab = Slab::default();
+        slab.records = Some(Records::Device);
+        let fast = FastTier::new(dir.join("fast"), ByteSize::mib(32)).with_kind(FastKind::Block);
+        return config.with_memory(ByteSize::mib(16)).with_fast(fast).with_slab(slab);
+    }
     match dir.join("emulated").exists() {
         true => {
             config.with_fast(FastTier::new(dir.join("fast"), ByteSize::mib(32)).with_kind(FastKind::Emulated))
@@ -201,4 +209,15 @@ fn nothing_is_lost_by_80_kills_of_the_slab_engine_on_emulated_nvm() {
     let acknowledged = cycles(dir.path(), 9000, 80);
     assert!(acknowledged > 1000, "only {acknowledged} writes were acknowledged");
     println!("80 kills, {acknowledged} acknowledged writes");
+}
+
+#[test]
+fn nothing_is_lost_by_60_kills_of_the_slab_engine_with_records_on_a_block_device() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    for mark in ["slab", "device"] {
+        std::fs::write(dir.path().join(mark), "").expect("a mark");
+    }
+    let acknowledged = cycles(dir.path(), 11_000, 60);
+    assert!(acknowledged > 1000, "only {acknowledged} writes were acknowledged");
+    println!("60 kills, {acknowledged} acknowledged writes");
 }

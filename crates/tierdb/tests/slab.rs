@@ -3,7 +3,7 @@
 use std::path::Path;
 use tierdb::{
     ByteSize, Config, Db, Durability, EngineKind, ErrorKind, FastKind, FastTier, FlashTier, PinningThreshold,
-    Slab, TierRole,
+    Records, Slab, TierRole,
 };
 
 fn config(dir: &Path, fast: Option<FastKind>) -> Config {
@@ -42,9 +42,12 @@ fn check(db: &Db) {
 
 #[test]
 fn a_slab_store_keeps_what_it_was_given_in_every_mode() {
-    for fast in [None, Some(FastKind::Block), Some(FastKind::Emulated)] {
+    let modes = [None, Some(FastKind::Block), Some(FastKind::Emulated)].map(|fast| (fast, None));
+    for (fast, records) in modes.into_iter().chain([(Some(FastKind::Block), Some(Records::Device))]) {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let config = config(dir.path(), fast);
+        let mut slab = Slab::default();
+        slab.records = records;
+        let config = config(dir.path(), fast).with_slab(slab);
         let db = Db::open_config(&config).expect("create");
         for number in 0..2000u32 {
             db.put_with(format!("key{number:05}"), value(number), durability(number)).expect("put");

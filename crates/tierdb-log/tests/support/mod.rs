@@ -47,6 +47,11 @@ pub fn wide() -> LoggedOptions {
     }
 }
 
+/// The same, longer than what DRAM has of it: nearly every page that a checkpoint writes leaves DRAM.
+pub fn paged(options: LoggedOptions) -> LoggedOptions {
+    LoggedOptions { paged: Some(4 * 4096), ..options }
+}
+
 pub fn create<D: Dir>(dir: D, options: &LoggedOptions) -> Result<LoggedPool<D>> {
     LoggedPool::create(dir, options.clone(), SEED, FailureLatch::new(), Meter::new(), None)
 }

@@ -32,6 +32,8 @@ pub struct Sizes {
     pub ranges: (Metric, u8),
     /// Bytes of the write buffer of a log, which has 32 times as many.
     pub log_buffer: u64,
+    /// Bytes of dirty pages from which on a checkpoint is due, where the pool of a log is longer than what DRAM has of it.
+    pub paged: Option<u64>,
     pub background: Background,
     /// The store's identity.
     pub seed: u64,
@@ -53,6 +55,7 @@ impl Sizes {
             levels: (1, 1000),
             ranges: SAMPLED,
             log_buffer: 32 << 10,
+            paged: None,
             background: Background::Inline,
             seed: SEED,
         }
@@ -71,9 +74,16 @@ impl Sizes {
         }
     }
 
-    /// A store with two levels, of which the first has room for a table or two.
+    /// A store with two levels, of which the first has room for a table or two; on a log, with records that are read from the device.
     pub fn stacked() -> Self {
-        Sizes { name: "stacked", pool: 100 << 10, levels: (2, 12), ..Sizes::tiny() }
+        Sizes {
+            name: "stacked",
+            pool: 100 << 10,
+            levels: (2, 12),
+            log_buffer: 4 << 10,
+            paged: Some(16 << 10),
+            ..Sizes::tiny()
+        }
     }
 
     /// A store with tables of the first level on a fast device, which has room for a few.
@@ -107,6 +117,7 @@ impl Sizes {
             levels: (1, 1000),
             ranges: SAMPLED,
             log_buffer: 32 << 10,
+            paged: None,
             background: Background::Threads,
             seed: SEED,
         }
@@ -137,9 +148,9 @@ impl OfEngine for Sizes {
     }
 
     fn media(&self) -> MediaSizes {
-        let Sizes { pool, log_buffer, seed, .. } = *self;
+        let Sizes { pool, log_buffer, paged, seed, .. } = *self;
         let (fast_dirs, flash) = (self.fast_dirs.clone(), self.flash.clone());
-        MediaSizes { pool, fast_dirs, flash, log_buffer, seed }
+        MediaSizes { pool, fast_dirs, flash, log_buffer, paged, seed }
     }
 
     fn background(&self) -> Background {

@@ -72,6 +72,7 @@ fn sizes(row: &Row, background: Background) -> Sizes {
         levels,
         ranges,
         log_buffer: 32 * KIB,
+        paged: (fast.is_empty() && partitions == 2).then_some(64 * KIB),
         background,
         seed: SEED,
     }

@@ -102,7 +102,7 @@ impl OfEngine for Sizes {
 
     fn media(&self) -> MediaSizes {
         let Sizes { pool, log_buffer, seed, .. } = *self;
-        MediaSizes { pool, fast_dirs: Vec::new(), flash: self.flash.clone(), log_buffer, seed }
+        MediaSizes { pool, fast_dirs: Vec::new(), flash: self.flash.clone(), log_buffer, paged: None, seed }
     }
 
     fn background(&self) -> Background {

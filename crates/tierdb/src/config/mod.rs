@@ -12,7 +12,7 @@ mod tier;
 mod valuelog;
 
 pub use budget::WriteBudget;
-pub use slab::{PinningThreshold, Promotion, Slab};
+pub use slab::{PinningThreshold, Promotion, Records, Slab};
 pub(crate) use text::exact;
 pub use tier::{FastKind, FastTier, FlashTier, MIN_TIER};
 pub(crate) use tier::{drain_latency_ns, unknown_device};

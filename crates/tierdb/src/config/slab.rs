@@ -78,6 +78,11 @@ pub struct Slab {
     /// *Takes effect on open,* for tables that are written from then on.
     #[serde(default, with = "size::optional", skip_serializing_if = "Option::is_none")]
     pub table_size: Option<ByteSize>,
+    /// Where the records of a fast tier are that is a block device. Default [`Records::Memory`].
+    ///
+    /// Means nothing for another fast tier. *Creation only.*
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub records: Option<Records>,
 }
 
 impl Slab {
@@ -164,6 +169,19 @@ pub enum Promotion {
     /// Migrations alone, as in the paper (PrismDB §4.4.4): where hardly anything is written, reads make them begin for an epoch of a
     /// million operations, as long as that helps. Each rewrites a table.
     ByMigration,
+}
+
+/// Where the records of a fast tier are that is a block device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Records {
+    /// In `memory`, with an image on the device; so they take a sixth of it at the most, and popular keys that have no room are in tables
+    /// there.
+    Memory,
+    /// In slots on the device (PrismDB §4.1), all of it but a log: they are read from there, but for the hottest. Less is written to
+    /// flash, and more reads do without it; writes cost more processor time.
+    Device,
 }
 
 /// How many of the tracked keys stay on the fast tier.

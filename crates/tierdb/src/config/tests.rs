@@ -23,6 +23,7 @@ const FULL: &str = r#"
     pinning_threshold = "auto"
     tracked_pct = 80
     promotion = "by-migration"
+    records = "device"
     migration_threads = 13
     migration_rate = "64 MiB"
     migrate_at_pct = 97
@@ -73,6 +74,7 @@ fn toml_and_builder_say_the_same() {
             levels: Some(2),
             range_tables: Some(3),
             table_size: Some(ByteSize::mib(4)),
+            records: Some(Records::Device),
         })
         .with_valuelog(Valuelog {
             write_buffer: Some(ByteSize::gib(2)),

@@ -23,6 +23,8 @@ pub struct MediaSizes {
     pub flash: Vec<u64>,
     /// Bytes of the write buffer of a logged pool; its log has 32 times as many.
     pub log_buffer: u64,
+    /// Bytes of dirty pages from which on a checkpoint is due, of a logged pool that is longer than what DRAM has of it.
+    pub paged: Option<u64>,
     /// The store's identity.
     pub seed: u64,
 }
@@ -195,12 +197,16 @@ impl<S: Sizes> Rig<S> {
     }
 
     fn log_of(&self, world: &World, place: LogPlace) -> (Striped<SimDir>, LoggedOptions, u64) {
-        let MediaSizes { pool, log_buffer, seed, .. } = self.sizes.media();
+        let MediaSizes { pool, log_buffer, paged, seed, .. } = self.sizes.media();
         let dirs = place.dirs().iter().map(|name| world.dir(name)).collect();
         // Stripes so short that most writes cross several.
         let dir = Striped::with_stripe(dirs, BLOCK).expect("directories");
-        let options =
-            LoggedOptions { log_len: 32 * log_buffer, buffer_bytes: log_buffer, ..LoggedOptions::new(pool) };
+        let options = LoggedOptions {
+            log_len: 32 * log_buffer,
+            buffer_bytes: log_buffer,
+            paged,
+            ..LoggedOptions::new(pool)
+        };
         (dir, options, seed)
     }
 }
