@@ -127,7 +127,7 @@ impl<D: Dir> LoggedPool<D> {
     fn round(&self, store: &mut PageStore<D::File>, pages: &[u64], goal: &mut Goal) -> Result<usize> {
         let room = store.room_for(pages.len()).map_err(|e| self.failed(e))?;
         self.image_bytes.store(store.image_bytes(), Ordering::Relaxed);
-        let written = store.write_pages(&self.memory, &pages[..room]).map_err(|e| self.latch.set(e))?;
+        let written = store.write_pages(&self.memory, &pages[..room]).map_err(|e| self.latch.set(e))??;
         if let Err(e) = self.write_log_for_checkpoint() {
             store.discard(written);
             return Err(e);

@@ -227,7 +227,10 @@ impl<F: BlockFile> Log<F> {
             fill.payload.resize(start + ENTRY + part as usize, 0);
             // Mostly it was written just now, so it is in DRAM.
             if let Err(error) = memory.read(at, &mut fill.payload[start + ENTRY..]) {
+                fill.payload.truncate(start);
                 self.latch.set(error);
+                self.skip(rest);
+                return;
             }
             fill.entries += 1;
             self.advance(&fill);

@@ -4,7 +4,8 @@
 //! the image. Once a table names a copy of a page that has all that was written to it, the page leaves DRAM.
 //!
 //! * Pages of which single words are used (a word that is loaded, stored or published) stay in DRAM from then on, whole: they are
-//!   *pinned*. So words are as fast as in a pool that is all in DRAM, and nobody waits for a read with a latch.
+//!   *pinned*. So words are as fast as in a pool that is all in DRAM, and no read is waited for while the log's latch is held, but where
+//!   what is flushed has left DRAM since it was written.
 //! * Grains are there before they can be seen, and leave under the page's latch, held for writing, if the page has not been written
 //!   since the checkpoint copied it. Whoever writes a page says so under the latch, held for reading.
 //! * A reader that has read a slot looks under the latch whether it still is the page's: if not, a table has named another one
@@ -467,9 +468,9 @@ impl<F: BlockFile> Paging<F> {
         if self.pinned.get(page) || is_written || dirty.is_marked(page) {
             return;
         }
-        if self.masks[page as usize].swap(0, Ordering::AcqRel) != 0 {
+        if self.mask(page) != 0 && arena.discard(page * PAGE, PAGE) {
+            self.masks[page as usize].store(0, Ordering::Release);
             self.resident.fetch_sub(1, Ordering::Relaxed);
-            arena.discard(page * PAGE, PAGE);
         }
     }
 }

@@ -191,16 +191,22 @@ impl<F: BlockFile> PageStore<F> {
     }
 
     /// Writes `pages` of `memory` to free slots, of which there are enough, and syncs them.
-    pub(crate) fn write_pages(&mut self, memory: &Memory<F>, pages: &[u64]) -> Result<Vec<Written>> {
+    ///
+    /// # Errors
+    /// Those of writes. What is not read of `memory` is the inner one: then no slot is taken.
+    pub(crate) fn write_pages(&mut self, memory: &Memory<F>, pages: &[u64]) -> Result<Result<Vec<Written>>> {
         let mut written = Vec::with_capacity(pages.len());
         let most = (self.pool_len / PAGE / MOST_COPIED).clamp(1, RUN_PAGES.into()) as usize;
         let mut rest = pages;
         while !rest.is_empty() {
             let (now, later) = rest.split_at(rest.len().min(most));
             let mut batch = AlignedBuf::zeroed(now.len() * PAGE as usize)?;
+            if let Err(error) = memory.copy_pages(now, &mut batch) {
+                self.discard(written);
+                return Ok(Err(error));
+            }
             let runs = self.take_runs(now.len() as u32)?;
             let slots = runs.iter().flat_map(|(first, count)| *first..first + count);
-            memory.copy_pages(now, &mut batch)?;
             for ((page, bytes), slot) in now.iter().zip(batch.chunks_exact(PAGE as usize)).zip(slots) {
                 let entry = PageEntry { slot, sum: page_sum(self.seed, *page, bytes) };
                 written.push(Written { page: *page, entry });
@@ -216,7 +222,7 @@ impl<F: BlockFile> PageStore<F> {
         if !written.is_empty() {
             self.image.sync(Cause::Checkpoint)?;
         }
-        Ok(written)
+        Ok(Ok(written))
     }
 
     /// Takes `count` free slots, in runs: the first of each, and how many.

@@ -225,7 +225,13 @@ fn damage_is_told_to_readers_and_ends_writing_where_it_has_a_word() {
     let mut bytes = [0; 128];
     pool.read(4 * PAGE, &mut bytes).expect("written just now");
     assert!(bytes == [9; 128] && !latch.is_set());
+    // A checkpoint has to.
+    assert_eq!(pool.checkpoint().expect_err("damaged").kind(), ErrorKind::Corrupt);
+    pool.commit().expect("the log goes on");
+    pool.read(4 * PAGE, &mut bytes).expect("it is still there");
+    assert!(bytes == [9; 128] && !latch.is_set());
     assert_eq!(pool.load(6 * PAGE), 0);
     assert!(latch.is_set());
+    pool.publish(0, 1);
     pool.wait(pool.lsn()).expect_err("nothing is written any more");
 }

@@ -20,7 +20,7 @@ use crate::partition::Entry;
 use crate::record::Kind;
 use crate::slabs::{Purpose, UNIT};
 use parking_lot::{Condvar, Mutex};
-use tierdb_base::{Error, Result, TierRole};
+use tierdb_base::{Error, ErrorKind, Result, TierRole};
 use tierdb_pmem::{Pool, Stage, seal, unseal};
 
 /// A commit word's place, and its new value.
@@ -122,7 +122,10 @@ impl<P: Pool> Heap<P> {
             let corrupt = || {
                 Error::corrupt(TierRole::Fast, "the redo record of a group is damaged", self.pool.place(at))
             };
-            let (head, value) = self.read(at).map_err(|_| corrupt())?;
+            let (head, value) = self.read(at).map_err(|error| match error.kind() {
+                ErrorKind::Corrupt => corrupt(),
+                _ => error,
+            })?;
             let (pairs, odd) = value.as_chunks::<REDO_BYTES>();
             if head.kind != Kind::Redo || !odd.is_empty() {
                 return Err(corrupt());

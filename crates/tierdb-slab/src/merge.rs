@@ -17,7 +17,7 @@ use std::collections::HashSet;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tierdb_base::{Error, Result, Seqno, mutant};
+use tierdb_base::{Result, Seqno, mutant};
 use tierdb_device::{Cause, Dir};
 use tierdb_pmem::Pool;
 use tierdb_table::{Direction, EntryRef, Merge, ReadAhead, Retain, Retention, Source};
@@ -147,8 +147,6 @@ impl<P: Pool> Source for FastSource<'_, P> {
                     self.current = Some((key, entry.seqno, Some(value)));
                     return Ok(());
                 }
-                // The device may give it the next time.
-                Err(error @ Error::Io { .. }) => return Err(error),
                 Ok(_) | Err(_) => {
                     self.damaged.borrow_mut().insert(key.clone());
                 }

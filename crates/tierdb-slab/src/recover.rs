@@ -19,7 +19,7 @@ use crate::divide::divide;
 use crate::flash::{Flash, TableFile, TableRecord};
 use crate::heap::{Heap, Slots};
 use crate::key::Key;
-use crate::layout::{Layout, SEQNO_LIMIT};
+use crate::layout::{HEADER_PAGE, Layout, SEQNO_LIMIT};
 use crate::levels::{FIRST, Level, Levels, MOST};
 use crate::live::LiveTable;
 use crate::lost::{Lost, LostSlot};
@@ -143,7 +143,12 @@ pub fn create<P: Pool, D: Dir>(mut media: Media<P, D>, options: Options) -> Resu
 pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Result<Core<P, D>> {
     check_media(&media)?;
     let pool = media.pool.clone();
+    // Who loads a word cannot be refused, so their pages are there before.
+    pool.fetch(0, HEADER_PAGE)?;
     let layout = Layout::open(&*pool, media.seed)?;
+    for slab in (0..layout.slabs() as u32).filter(|_| !pool.is_in_memory()) {
+        pool.fetch(layout.slab_at(slab), 8)?;
+    }
     options.slab_bytes = layout.slab_bytes;
     options.validate()?;
     if layout.flash as usize != media.flash.len() {

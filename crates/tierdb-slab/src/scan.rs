@@ -169,10 +169,10 @@ pub fn scan<P: Pool>(heap: &Heap<P>, threads: usize) -> Result<Scan> {
                 break;
             }
             let (base, len) = (heap.slabs.base_of(slab), heap.slabs.slab_bytes());
-            let mut words = heap.slabs.words(slab).into_iter();
-            looked = heap.pool.fetch(base, len);
-            looked =
-                looked.and_then(|()| words.try_for_each(|(at, commit)| found.look(heap, at, commit, &mends)));
+            looked = heap.pool.fetch(base, len).and_then(|()| {
+                let mut words = heap.slabs.words(slab).into_iter();
+                words.try_for_each(|(at, commit)| found.look(heap, at, commit, &mends))
+            });
             heap.pool.release(base, len);
         }
         // Here, where the other threads sort theirs.

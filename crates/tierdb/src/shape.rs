@@ -285,6 +285,18 @@ pub(crate) fn agree(config: &Config, shape: &Shape, capacities: &[u64]) -> Resul
         ));
     }
     agree_with(shape.engine, config)?;
+    let records = match shape.mode {
+        Mode::Paged => Some((Records::Device, "device")),
+        Mode::Block if shape.engine == EngineKind::Slab => Some((Records::Memory, "memory")),
+        _ => None,
+    };
+    if let (Some((was, name)), Some(now)) = (records, config.slab.records)
+        && was != now
+    {
+        return Err(Error::invalid(format!(
+            "slab.records was fixed as \"{name}\" when the store was created; to change it, make a checkpoint and restore it"
+        )));
+    }
     for (tier, capacity) in config.fast.iter().zip(capacities) {
         agree_on(tier, shape, *capacity)?;
     }

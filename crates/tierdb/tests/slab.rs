@@ -73,6 +73,15 @@ fn a_slab_store_keeps_what_it_was_given_in_every_mode() {
         check(&db);
         db.close().expect("close");
         assert!(tierdb::verify_offline(&config).expect("verify").is_clean());
+        if fast == Some(FastKind::Block) {
+            let mut other = Slab::default();
+            other.records = records.xor(Some(Records::Device)).or(Some(Records::Memory));
+            let refused = Db::open_existing_config(&config.with_slab(other)).expect_err("fixed");
+            assert!(
+                refused.kind() == ErrorKind::Invalid && refused.to_string().contains("records"),
+                "{refused}"
+            );
+        }
     }
 }
 
