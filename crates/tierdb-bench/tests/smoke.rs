@@ -40,7 +40,7 @@ fn every_workload_runs_in_every_mode() {
         ],
     );
     let cases = report["cases"].as_array().expect("cases");
-    assert_eq!(cases.len(), 6, "{}", report["failures"]);
+    assert_eq!(cases.len(), 7, "{}", report["failures"]);
     for case in cases {
         let outcome = &case["runs"][0];
         let name = &outcome["system"];

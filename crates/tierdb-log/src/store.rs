@@ -48,6 +48,8 @@ pub(crate) struct PageStore<F> {
     spare: Option<Spare>,
     /// Whether no table was written since it was opened.
     untouched: bool,
+    /// The page whose copy the last checkpoint could not read.
+    unread: Option<u64>,
 }
 
 /// A copy of a log block whose write may have failed.
@@ -100,6 +102,7 @@ impl<F: BlockFile> PageStore<F> {
             log,
             spare,
             untouched: true,
+            unread: None,
         }
     }
 
@@ -195,6 +198,12 @@ impl<F: BlockFile> PageStore<F> {
     /// # Errors
     /// Those of writes. What is not read of `memory` is the inner one: then no slot is taken.
     pub(crate) fn write_pages(&mut self, memory: &Memory<F>, pages: &[u64]) -> Result<Result<Vec<Written>>> {
+        // As long as it cannot be read, nothing is written for nothing.
+        if let Some(page) = self.unread.filter(|page| pages.contains(page))
+            && let Err(error) = memory.copy_pages(&[page], &mut [0; PAGE as usize])
+        {
+            return Ok(Err(error));
+        }
         let mut written = Vec::with_capacity(pages.len());
         let most = (self.pool_len / PAGE / MOST_COPIED).clamp(1, RUN_PAGES.into()) as usize;
         let mut rest = pages;
@@ -202,6 +211,8 @@ impl<F: BlockFile> PageStore<F> {
             let (now, later) = rest.split_at(rest.len().min(most));
             let mut batch = AlignedBuf::zeroed(now.len() * PAGE as usize)?;
             if let Err(error) = memory.copy_pages(now, &mut batch) {
+                let is_unread = |page: &&u64| memory.copy_pages(&[**page], &mut [0; PAGE as usize]).is_err();
+                self.unread = now.iter().find(is_unread).copied();
                 self.discard(written);
                 return Ok(Err(error));
             }

@@ -130,6 +130,7 @@ impl<P: Pool> Heap<P> {
             if head.kind != Kind::Redo || !odd.is_empty() {
                 return Err(corrupt());
             }
+            let mut words = Vec::with_capacity(pairs.len());
             for pair in pairs {
                 let (word_at, word) = pair.split_at(8);
                 let [word_at, word] =
@@ -137,8 +138,11 @@ impl<P: Pool> Heap<P> {
                 if !word_at.is_multiple_of(8) || word_at >= self.pool.len() {
                     return Err(corrupt());
                 }
-                self.pool.publish(word_at, word);
+                // Before any is published, which cannot be refused.
+                self.pool.fetch(word_at, 8)?;
+                words.push((word_at, word));
             }
+            words.into_iter().for_each(|(word_at, word)| self.pool.publish(word_at, word));
             self.pool.fence();
             self.pool.publish(slot, seal(self.seed, slot, 0));
             self.pool.fence();

@@ -28,7 +28,7 @@ use crate::parts::Places;
 use crate::read_trigger::ReadTrigger;
 use crate::record::{Kind, encode};
 use crate::scan::{Doubtful, Found, Version, find_classes, newest_first, scan};
-use crate::slabs::Slabs;
+use crate::slabs::{Slabs, UNIT};
 use crate::snapshots::Snapshots;
 use crate::tracker::Tracker;
 use crate::tune::{CopiedShare, PinnedShare, StayShare};
@@ -126,6 +126,7 @@ fn levels_of<P: Pool, D: Dir>(
 pub fn create<P: Pool, D: Dir>(mut media: Media<P, D>, options: Options) -> Result<Core<P, D>> {
     check_media(&media)?;
     let layout = Layout::new(media.pool.len(), media.flash.len(), &options)?;
+    media.pool.fetch(0, HEADER_PAGE)?;
     if Layout::is_formatted(&*media.pool) {
         return Err(Error::invalid("the pool holds a store: open it instead"));
     }
@@ -167,6 +168,9 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
     let class_words = find_classes(&heap, &unknown_slabs)?;
     let scan = scan(&heap, options.recovery_threads)?;
     let knows_tables = unknown_slabs.is_empty() && scan.knows_tables();
+    for mended in &scan.mended {
+        pool.fetch(mended.at, mended.bytes.len() as u64)?;
+    }
     heap.write_mended(&scan.mended);
     let newly = scan.newly_lost.into_iter().map(|(at, mark)| LostSlot { at, mark, bound: last });
     let newly: Vec<LostSlot> = newly.collect();
@@ -206,6 +210,8 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
         heap.stage_free(&mut stage, at);
     }
     for slot in &newly {
+        // Of what is written in part the rest is read, and that cannot be refused.
+        pool.fetch(slot.at, UNIT)?;
         let record = encode(media.seed, slot.at, Kind::Lost, 0, &[], &slot.encode(), &[]);
         stage.write(slot.at, &record);
     }

@@ -203,6 +203,7 @@ pub fn find_classes<P: Pool>(heap: &Heap<P>, unknown: &[u32]) -> Result<Vec<(u64
     let slabs = &heap.slabs;
     let mut words = Vec::new();
     for slab in unknown {
+        heap.pool.fetch(slabs.base_of(*slab), slabs.slab_bytes())?;
         let found_in = |class: &usize| {
             let live = |(at, bytes, commit)| match commit {
                 Commit::Live(mark) => {

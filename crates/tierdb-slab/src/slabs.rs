@@ -466,10 +466,14 @@ impl<P: Pool> Slabs<P> {
     fn give_class(&self, slab: u32, class: usize) {
         let base = self.layout.slab_at(slab);
         let word_ats: Range<u64> = 0..self.classes[class].slots;
-        let words: Vec<u8> = word_ats
+        let mut words: Vec<u8> = word_ats
             .map(|slot| base + WORDS_AT + slot * 8)
             .flat_map(|at| self.free_word(at).to_le_bytes())
             .collect();
+        if !self.pool.is_in_memory() {
+            // To the end of a unit, as slots begin with one.
+            words.resize(words.len().next_multiple_of(UNIT as usize), 0);
+        }
         let mut stage = Stage::new(&*self.pool);
         stage.write(base + WORDS_AT, &words);
         stage.drain().publish(base, seal(self.seed, base, class as u64 + 1));

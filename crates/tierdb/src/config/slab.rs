@@ -179,8 +179,8 @@ pub enum Records {
     /// In `memory`, with an image on the device; so they take a sixth of it at the most, and popular keys that have no room are in tables
     /// there.
     Memory,
-    /// In slots on the device (PrismDB §4.1), all of it but a log: they are read from there, but for the hottest. Less is written to
-    /// flash, and more reads do without it; writes cost more processor time.
+    /// In slots on the device (PrismDB §4.1), all of it but a log and some to spare: they are read from there, but for the hottest. Less
+    /// is written to flash, and more reads do without it.
     Device,
 }
 
