@@ -1,18 +1,19 @@
 //! Which pages hold logged content that the image does not have.
 
+use crate::bits::Bits;
 use crate::layout::PAGE;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// One bit a page. A bit is set after the content is in DRAM and its entry in the log buffer, and taken
 /// before a checkpoint copies the page: so content is in that copy, or its page is dirty again.
 pub(crate) struct DirtyPages {
-    bits: Box<[AtomicU64]>,
+    bits: Bits,
 }
 
 impl DirtyPages {
     pub(crate) fn new(pages: u64) -> Self {
-        DirtyPages { bits: (0..pages.div_ceil(64)).map(|_| AtomicU64::new(0)).collect() }
+        DirtyPages { bits: Bits::new(pages) }
     }
 
     /// Marks the pages of `at..at + len`, which is not empty.
@@ -20,14 +21,14 @@ impl DirtyPages {
         for page in at / PAGE..=(at + len - 1) / PAGE {
             // Always a read-modify-write: it comes before the taker's, which then sees the content, or after
             // it, and the page is dirty again. A load that finds the bit set could be overtaken by both.
-            self.bits[(page / 64) as usize].fetch_or(1 << (page % 64), Ordering::Release);
+            self.bits.set(page);
         }
     }
 
     /// Takes the dirty pages outside `except` (pages), in order. Those in it stay dirty.
     pub(crate) fn take(&self, except: Range<u64>) -> Vec<u64> {
         let mut pages = Vec::new();
-        for (index, word) in self.bits.iter().enumerate() {
+        for (index, word) in self.bits.words().iter().enumerate() {
             if word.load(Ordering::Relaxed) == 0 {
                 continue;
             }
@@ -47,17 +48,17 @@ impl DirtyPages {
 
     /// Whether `page` is dirty.
     pub(crate) fn is_marked(&self, page: u64) -> bool {
-        self.bits[(page / 64) as usize].load(Ordering::Acquire) >> (page % 64) & 1 == 1
+        self.bits.get(page)
     }
 
     /// How many pages are dirty, about.
     pub(crate) fn count(&self) -> u64 {
-        self.bits.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
+        self.bits.words().iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
     }
 
     /// Bytes of DRAM it takes.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.bits.len() as u64 * 8
+        self.bits.memory_bytes()
     }
 }
 

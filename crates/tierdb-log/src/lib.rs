@@ -20,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bits;
 mod block;
 mod checkpoint;
 mod dirty;

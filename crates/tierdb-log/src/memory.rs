@@ -14,6 +14,7 @@
 //! Latches, in the order in which they are taken: a page's; the map of slots, which is held while a slot is read, and written only when a
 //! table is durable, before its old slots are used again.
 
+use crate::bits::Bits;
 use crate::dirty::DirtyPages;
 use crate::layout::PAGE;
 use crate::table::{PageEntry, page_sum};
@@ -25,7 +26,7 @@ use tierdb_device::{AlignedBuf, BlockFile, Cause, FileRead, Metered};
 use tierdb_pmem::Arena;
 
 /// Bytes of a grain: one bit of a page's mask.
-pub(crate) const GRAIN: u64 = 64;
+const GRAIN: u64 = 64;
 const WHOLE: u64 = u64::MAX;
 const LATCHES: usize = 256;
 /// Slots that are read at once.
@@ -53,26 +54,6 @@ struct Paging<F> {
     /// Pages of which DRAM has grains, and those of them that stay.
     resident: AtomicU64,
     staying: AtomicU64,
-}
-
-struct Bits(Box<[AtomicU64]>);
-
-impl Bits {
-    fn new(count: u64) -> Self {
-        Bits((0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
-    }
-
-    fn get(&self, number: u64) -> bool {
-        self.0[(number / 64) as usize].load(Ordering::Acquire) >> (number % 64) & 1 == 1
-    }
-
-    fn set(&self, number: u64) {
-        self.0[(number / 64) as usize].fetch_or(1 << (number % 64), Ordering::Release);
-    }
-
-    fn clear(&self, number: u64) {
-        self.0[(number / 64) as usize].fetch_and(!(1 << (number % 64)), Ordering::Release);
-    }
 }
 
 /// The grains of a page that `from..to` (bytes of it) touches.
@@ -145,8 +126,9 @@ impl<F: BlockFile> Memory<F> {
     /// Bytes of DRAM that it takes, if not all of it.
     pub(crate) fn resident_bytes(&self) -> Option<u64> {
         let paging = self.paging.as_ref()?;
-        let of_pages = paging.masks.len() as u64 * 25;
-        Some(paging.resident.load(Ordering::Relaxed) * PAGE + of_pages)
+        let masks_and_map = paging.masks.len() * (size_of::<u64>() + size_of::<PageEntry>());
+        let bits = paging.pinned.memory_bytes() + paging.written.memory_bytes();
+        Some(paging.resident.load(Ordering::Relaxed) * PAGE + masks_and_map as u64 + bits)
     }
 
     /// Bytes of pages that a checkpoint lets leave DRAM: none where all of the pool stays.
@@ -306,7 +288,7 @@ impl<F: BlockFile> Paging<F> {
         }
     }
 
-    /// What the slot of `page` holds, which is zeros where it has none: nothing, if the page has another slot by now.
+    /// Where `page` is, and what its slot holds: zeros where it has none. It may have another slot by now.
     fn read_slot(&self, page: u64) -> Result<(PageEntry, AlignedBuf)> {
         let mut buf = AlignedBuf::zeroed(PAGE as usize)?;
         let map = self.map.read();
@@ -378,8 +360,8 @@ impl<F: BlockFile> Paging<F> {
     /// What the slots of those of `pages` hold that have one.
     fn read_slots(&self, pages: &[u64], cause: Cause) -> Result<Vec<(u64, PageEntry, AlignedBuf)>> {
         let map = self.map.read();
-        let named: Vec<_> = pages.iter().map(|page| (*page, map[*page as usize])).collect();
-        let named: Vec<_> = named.into_iter().filter(|(_, entry)| *entry != PageEntry::NONE).collect();
+        let entries = pages.iter().map(|page| (*page, map[*page as usize]));
+        let named: Vec<_> = entries.filter(|(_, entry)| *entry != PageEntry::NONE).collect();
         let mut reads = Vec::with_capacity(named.len());
         for (_, entry) in &named {
             let (at, buf) = (u64::from(entry.slot) * PAGE, AlignedBuf::zeroed(PAGE as usize)?);
@@ -448,7 +430,7 @@ impl<F: BlockFile> Paging<F> {
             let _alone = self.latch_of(*page).write();
             self.written.clear(*page);
         }
-        // Until the checkpoint's table is durable, no page gets another slot; who releases one meanwhile leaves what is written below.
+        // Until the checkpoint's table is durable no page gets another slot, and none leaves DRAM: who releases one waits for its latch.
         let absent: Vec<u64> = pages.iter().copied().filter(|page| self.mask(*page) != WHOLE).collect();
         let slots = self.read_slots(&absent, Cause::Checkpoint)?;
         let mut slots = slots.iter().peekable();

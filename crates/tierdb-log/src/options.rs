@@ -31,12 +31,13 @@ pub struct LoggedOptions {
     /// Largest log block in bytes, header included, 4 KiB to 16 MiB: what one group commit can carry.
     /// Two buffers of this size, and a block, are kept in DRAM. Default 1 MiB. *Creation only.*
     pub buffer_bytes: u64,
-    /// Most bytes the image file may grow to, at least `pool_len` and a quarter. A checkpoint with fewer free
+    /// Most bytes the image file may grow to, at least `pool_len` and a quarter, or a sixteenth of a paged pool. A checkpoint with fewer free
     /// slots than dirty pages is made in several rounds, so less room costs more tables. Default `2 * pool_len`.
     pub image_capacity: u64,
     /// Keep in DRAM only what was written since the last checkpoint, and the pages of which single words are used; the rest is read
-    /// from the image whenever it is asked for. So the pool may be longer than there is memory. Writes should be of whole grains of
-    /// 64 bytes: a part of one may have to be read first. Not in a salvage. Default off.
+    /// from the image whenever it is asked for. So the pool may be longer than there is memory. The value is how many bytes of
+    /// pages may wait for a checkpoint before one is due; from twice as many on, whoever is to be admitted makes it. Writes should be
+    /// of whole units of 64 bytes: a part of one may have to be read first. Not in a salvage. Default: all of the pool is in DRAM.
     pub paged: Option<u64>,
     /// Open although pages, log blocks or tables are damaged or cannot be read: lost pages read as zeros, and what
     /// was met is listed in [`LoggedPool::salvage`](crate::LoggedPool::salvage). For repair only. Default off.

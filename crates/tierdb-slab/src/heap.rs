@@ -2,6 +2,7 @@
 
 use crate::record::{self, HEADER, Head, Kind};
 use crate::slabs::{Commit, Mark, Purpose, Slabs, UNIT};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tierdb_base::{Error, Result, Seqno, TierRole};
@@ -85,17 +86,18 @@ impl<P: Pool> Heap<P> {
             return None;
         };
         for (part, part_at) in value.chunks(shape.part_len.max(1)).zip(&parts) {
-            self.stage_slot(stage, *part_at, part.to_vec());
+            self.stage_slot(stage, *part_at, part.into());
         }
-        self.stage_slot(stage, at, record::encode(self.seed, at, kind, seqno, key, value, &parts));
+        self.stage_slot(stage, at, record::encode(self.seed, at, kind, seqno, key, value, &parts).into());
         let commit = (word_at, self.slabs.live_word(word_at, Mark::new(key, seqno)));
         Some(Written { slots: Slots { at, parts: parts.into() }, commit })
     }
 
     /// Stages what a slot is to hold: to the end of a unit, where a part of one would have to be read first.
-    fn stage_slot(&self, stage: &mut Stage<'_, P>, at: u64, mut bytes: Vec<u8>) {
+    fn stage_slot(&self, stage: &mut Stage<'_, P>, at: u64, mut bytes: Cow<'_, [u8]>) {
         if !self.pool.is_in_memory() {
-            bytes.resize(bytes.len().next_multiple_of(UNIT as usize), 0);
+            let whole = bytes.len().next_multiple_of(UNIT as usize);
+            bytes.to_mut().resize(whole, 0);
         }
         stage.write(at, &bytes);
     }
@@ -144,7 +146,8 @@ impl<P: Pool> Heap<P> {
         let damaged = || self.damaged(at);
         // What is not in memory is read once.
         let first = if self.pool.is_in_memory() { HEADER } else { slot.min(ONE_READ) as usize };
-        let mut bytes = vec![0; first];
+        let mut bytes = Vec::with_capacity(slot as usize);
+        bytes.resize(first, 0);
         self.pool.read(at, &mut bytes)?;
         let header: &[u8; HEADER] = bytes.first_chunk().ok_or_else(damaged)?;
         let head_len = Head::len_of(header);

@@ -1,8 +1,8 @@
 //! How large the parts of a new store are, and which hardware mode it has.
 //!
 //! A mapped pool is the fast tiers, one after another. A logged pool lives in DRAM and needs two files on block
-//! devices, over which they are striped: the log ring, and the image with room for a second copy of every page, so
-//! that a checkpoint never overwrites the last.
+//! devices, over which they are striped: the log ring, and the image with room for a second copy of what a checkpoint
+//! writes, so that it never overwrites the last. A paged pool is nearly as long as its devices, and DRAM has a part of it.
 
 use crate::config::{
     Config, EngineKind, FastKind, FastTier, MIN_TIER, Records, Slab, Valuelog, drain_latency_ns, exact,
@@ -138,18 +138,18 @@ fn on_block_tiers(
     (whole_pages(wanted.min(room)), log_len)
 }
 
+/// The same where values have the same device.
+fn beside_values(capacity: u64, memory: u64, least_pool: u64) -> (u64, u64) {
+    let wanted = (memory / POOL_MEMORY_SHARE).min(capacity / POOL_CAPACITY_SHARE).max(least_pool);
+    (whole_pages(wanted), log_len(capacity, memory))
+}
+
 /// Lengths of a paged pool and its log on block tiers that have `room` bytes for both.
 fn paged_on(room: u64, memory: u64) -> (u64, u64) {
     let log_len = log_len(room, memory);
     // The spare part of the image and the table of pages take 1/12 and 1/113 of it, and copies of three blocks of the log.
     let room = room.saturating_sub(log_len + 3 * log_buffer(log_len) + 20 * PAGE);
     (whole_pages(room / 71 * 64), log_len)
-}
-
-/// The same where values have the same device.
-fn beside_values(capacity: u64, memory: u64, least_pool: u64) -> (u64, u64) {
-    let wanted = (memory / POOL_MEMORY_SHARE).min(capacity / POOL_CAPACITY_SHARE).max(least_pool);
-    (whole_pages(wanted), log_len(capacity, memory))
 }
 
 /// How a new store of `engine` with `memory` bytes of DRAM lays out its logged pool, on a fast block tier of `fast` bytes, or where

@@ -173,51 +173,39 @@ fn cycles(dir: &Path, first_seed: u64, cycles: u64) -> u64 {
     acknowledged
 }
 
+/// Kills the store that `marks` describe so many times.
+fn nothing_is_lost(marks: &[&str], first_seed: u64, kills: u64) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    for mark in marks {
+        std::fs::write(dir.path().join(mark), "").expect("a mark");
+    }
+    let acknowledged = cycles(dir.path(), first_seed, kills);
+    assert!(acknowledged > 1000, "only {acknowledged} writes were acknowledged");
+    println!("{kills} kills, {acknowledged} acknowledged writes");
+}
+
 #[test]
 fn nothing_is_lost_by_120_kills_on_one_ssd() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let acknowledged = cycles(dir.path(), 1000, 120);
-    assert!(acknowledged > 1000, "only {acknowledged} writes were acknowledged");
-    println!("120 kills, {acknowledged} acknowledged writes");
+    nothing_is_lost(&[], 1000, 120);
 }
 
 #[test]
 fn nothing_is_lost_by_80_kills_on_emulated_nvm() {
     // A mapped file outlives the process, as NVM does.
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    std::fs::write(dir.path().join("emulated"), "").expect("a mark");
-    let acknowledged = cycles(dir.path(), 5000, 80);
-    assert!(acknowledged > 1000, "only {acknowledged} writes were acknowledged");
-    println!("80 kills, {acknowledged} acknowledged writes");
+    nothing_is_lost(&["emulated"], 5000, 80);
 }
 
 #[test]
 fn nothing_is_lost_by_120_kills_of_the_slab_engine_on_one_ssd() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    std::fs::write(dir.path().join("slab"), "").expect("a mark");
-    let acknowledged = cycles(dir.path(), 7000, 120);
-    assert!(acknowledged > 1000, "only {acknowledged} writes were acknowledged");
-    println!("120 kills, {acknowledged} acknowledged writes");
+    nothing_is_lost(&["slab"], 7000, 120);
 }
 
 #[test]
 fn nothing_is_lost_by_80_kills_of_the_slab_engine_on_emulated_nvm() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    for mark in ["slab", "emulated"] {
-        std::fs::write(dir.path().join(mark), "").expect("a mark");
-    }
-    let acknowledged = cycles(dir.path(), 9000, 80);
-    assert!(acknowledged > 1000, "only {acknowledged} writes were acknowledged");
-    println!("80 kills, {acknowledged} acknowledged writes");
+    nothing_is_lost(&["slab", "emulated"], 9000, 80);
 }
 
 #[test]
 fn nothing_is_lost_by_60_kills_of_the_slab_engine_with_records_on_a_block_device() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    for mark in ["slab", "device"] {
-        std::fs::write(dir.path().join(mark), "").expect("a mark");
-    }
-    let acknowledged = cycles(dir.path(), 11_000, 60);
-    assert!(acknowledged > 1000, "only {acknowledged} writes were acknowledged");
-    println!("60 kills, {acknowledged} acknowledged writes");
+    nothing_is_lost(&["slab", "device"], 11_000, 60);
 }
