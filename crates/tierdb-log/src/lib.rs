@@ -24,6 +24,7 @@ mod bits;
 mod block;
 mod checkpoint;
 mod dirty;
+mod frames;
 mod layout;
 mod load;
 mod log;

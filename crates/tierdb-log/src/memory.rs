@@ -16,6 +16,7 @@
 
 use crate::bits::Bits;
 use crate::dirty::DirtyPages;
+use crate::frames::Frames;
 use crate::layout::PAGE;
 use crate::table::{PageEntry, page_sum};
 use parking_lot::RwLock;
@@ -33,13 +34,15 @@ const LATCHES: usize = 256;
 const AT_ONCE: usize = 64;
 
 /// The memory of a pool.
-pub(crate) struct Memory<F> {
-    arena: Arena,
-    paging: Option<Paging<F>>,
+pub(crate) enum Memory<F> {
+    /// All of it.
+    Whole(Arena),
+    Paged(Box<Paging<F>>),
 }
 
 /// What a paged memory knows of its pages.
-struct Paging<F> {
+pub(crate) struct Paging<F> {
+    frames: Frames,
     image: Arc<Metered<F>>,
     seed: u64,
     latch: FailureLatch,
@@ -54,6 +57,17 @@ struct Paging<F> {
     /// Pages of which DRAM has grains, and those of them that stay.
     resident: AtomicU64,
     staying: AtomicU64,
+}
+
+/// A part of a read, of one page, that is not all in DRAM.
+struct Absent<'o> {
+    /// The number of the read.
+    read: usize,
+    page: u64,
+    /// Bytes of the page.
+    from: u64,
+    to: u64,
+    out: &'o mut [u8],
 }
 
 /// The grains of a page that `from..to` (bytes of it) touches.
@@ -71,24 +85,22 @@ fn covered(from: u64, to: u64) -> u64 {
 /// The parts of `at..at + len` by page: page, and the bytes of it.
 fn parts(at: u64, len: u64) -> impl Iterator<Item = (u64, u64, u64)> {
     let end = at + len;
-    (at / PAGE..end.div_ceil(PAGE)).map(move |page| {
+    let pages = if len == 0 { 0..0 } else { at / PAGE..end.div_ceil(PAGE) };
+    pages.map(move |page| {
         let start = page * PAGE;
         (page, at.max(start) - start, end.min(start + PAGE) - start)
     })
 }
 
 impl<F: BlockFile> Memory<F> {
-    /// Memory that holds all of the pool.
-    pub(crate) fn whole(arena: Arena) -> Self {
-        Memory { arena, paging: None }
-    }
-
-    /// Memory of a pool of `len` bytes whose pages are in the slots of `image` that `entries` name, and not read yet.
+    /// Memory of a pool of `len` bytes whose pages are in the slots of `image` that `entries` name, and not read yet. About `passing` bytes
+    /// of pages wait for a checkpoint.
     ///
     /// # Errors
     /// `Io` (out of memory).
     pub(crate) fn paged(
         len: u64,
+        passing: u64,
         image: Arc<Metered<F>>,
         entries: &[PageEntry],
         seed: u64,
@@ -97,7 +109,8 @@ impl<F: BlockFile> Memory<F> {
         let pages = len / PAGE;
         let mut map = entries.to_vec();
         map.resize(pages as usize, PageEntry::NONE);
-        let paging = Paging {
+        Ok(Memory::Paged(Box::new(Paging {
+            frames: Frames::new(pages, passing)?,
             image,
             seed,
             latch,
@@ -108,46 +121,50 @@ impl<F: BlockFile> Memory<F> {
             map: RwLock::new(map),
             resident: AtomicU64::new(0),
             staying: AtomicU64::new(0),
-        };
-        Ok(Memory { arena: Arena::try_discardable(len)?, paging: Some(paging) })
+        })))
     }
 
     #[inline]
     pub(crate) fn len(&self) -> u64 {
-        self.arena.len()
+        match self {
+            Memory::Whole(arena) => arena.len(),
+            Memory::Paged(paging) => paging.masks.len() as u64 * PAGE,
+        }
     }
 
     /// Whether pages leave DRAM.
     #[inline]
     pub(crate) fn is_paged(&self) -> bool {
-        self.paging.is_some()
+        matches!(self, Memory::Paged(_))
     }
 
     /// Bytes of DRAM that it takes, if not all of it.
     pub(crate) fn resident_bytes(&self) -> Option<u64> {
-        let paging = self.paging.as_ref()?;
+        let Memory::Paged(paging) = self else { return None };
         let masks_and_map = paging.masks.len() * (size_of::<u64>() + size_of::<PageEntry>());
         let bits = paging.pinned.memory_bytes() + paging.written.memory_bytes();
-        Some(paging.resident.load(Ordering::Relaxed) * PAGE + masks_and_map as u64 + bits)
+        let pages = paging.resident.load(Ordering::Relaxed) * PAGE;
+        Some(pages + paging.frames.other_bytes() + masks_and_map as u64 + bits)
     }
 
     /// Bytes of pages that a checkpoint lets leave DRAM: none where all of the pool stays.
     #[inline]
     pub(crate) fn passing_bytes(&self) -> u64 {
-        let pages = |paging: &Paging<F>| {
-            let staying = paging.staying.load(Ordering::Relaxed);
-            paging.resident.load(Ordering::Relaxed).saturating_sub(staying)
-        };
-        self.paging.as_ref().map_or(0, pages) * PAGE
+        let Memory::Paged(paging) = self else { return 0 };
+        let staying = paging.staying.load(Ordering::Relaxed);
+        paging.resident.load(Ordering::Relaxed).saturating_sub(staying) * PAGE
     }
 
     /// The word at `at`, whose page stays from now on.
     #[inline]
     pub(crate) fn word(&self, at: u64) -> &AtomicU64 {
-        if let Some(paging) = &self.paging {
-            paging.pin(&self.arena, at / PAGE);
+        match self {
+            Memory::Whole(arena) => arena.word(at),
+            Memory::Paged(paging) => {
+                paging.pin(at / PAGE);
+                paging.frames.word(at)
+            }
         }
-        self.arena.word(at)
     }
 
     /// Copies `out.len()` bytes from `at`.
@@ -156,12 +173,23 @@ impl<F: BlockFile> Memory<F> {
     /// Those of the image.
     #[inline]
     pub(crate) fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
-        match &self.paging {
-            None => {
-                self.arena.read(at, out);
+        match self {
+            Memory::Whole(arena) => {
+                arena.read(at, out);
                 Ok(())
             }
-            Some(paging) => paging.read(&self.arena, at, out),
+            Memory::Paged(paging) => paging.read(at, out),
+        }
+    }
+
+    /// Copies from each place what it is beside; what is read from the image is read at once.
+    pub(crate) fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Vec<Result<()>> {
+        match self {
+            Memory::Whole(arena) => {
+                reads.iter_mut().for_each(|(at, out)| arena.read(*at, out));
+                reads.iter().map(|_| Ok(())).collect()
+            }
+            Memory::Paged(paging) => paging.read_many(reads),
         }
     }
 
@@ -171,12 +199,12 @@ impl<F: BlockFile> Memory<F> {
     /// Those of the image, where grains are written in part: nothing of the page is changed then.
     #[inline]
     pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
-        match &self.paging {
-            None => {
-                self.arena.write(at, bytes);
+        match self {
+            Memory::Whole(arena) => {
+                arena.write(at, bytes);
                 Ok(())
             }
-            Some(paging) => paging.write(&self.arena, at, bytes),
+            Memory::Paged(paging) => paging.write(at, bytes),
         }
     }
 
@@ -185,16 +213,16 @@ impl<F: BlockFile> Memory<F> {
     /// # Errors
     /// Those of the image.
     pub(crate) fn fetch(&self, at: u64, len: u64) -> Result<()> {
-        match &self.paging {
-            None => Ok(()),
-            Some(paging) => paging.fetch(&self.arena, at, len),
+        match self {
+            Memory::Whole(_) => Ok(()),
+            Memory::Paged(paging) => paging.fetch(at, len),
         }
     }
 
     /// Says that nobody is about to read `at..at + len`: what was not written since the last checkpoint leaves DRAM.
     pub(crate) fn release(&self, at: u64, len: u64, dirty: &DirtyPages) {
-        if let Some(paging) = &self.paging {
-            parts(at, len).for_each(|(page, ..)| paging.evict(&self.arena, page, dirty));
+        if let Memory::Paged(paging) = self {
+            parts(at, len).for_each(|(page, ..)| paging.evict(page, dirty));
         }
     }
 
@@ -203,11 +231,11 @@ impl<F: BlockFile> Memory<F> {
     /// # Errors
     /// Those of the image.
     pub(crate) fn copy_pages(&self, pages: &[u64], out: &mut [u8]) -> Result<()> {
-        match &self.paging {
-            Some(paging) => paging.copy_pages(&self.arena, pages, out),
-            None => {
+        match self {
+            Memory::Paged(paging) => paging.copy_pages(pages, out),
+            Memory::Whole(arena) => {
                 for (page, bytes) in pages.iter().zip(out.chunks_exact_mut(PAGE as usize)) {
-                    self.arena.read(page * PAGE, bytes);
+                    arena.read(page * PAGE, bytes);
                 }
                 Ok(())
             }
@@ -217,13 +245,13 @@ impl<F: BlockFile> Memory<F> {
     /// A durable table names these slots of pages. Called before their old ones are used again. The pages that were not written since
     /// they were copied leave DRAM.
     pub(crate) fn named(&self, entries: impl Iterator<Item = (u64, PageEntry)> + Clone, dirty: &DirtyPages) {
-        let Some(paging) = &self.paging else { return };
+        let Memory::Paged(paging) = self else { return };
         {
             let mut map = paging.map.write();
             entries.clone().for_each(|(page, entry)| map[page as usize] = entry);
         }
         for (page, _) in entries {
-            paging.evict(&self.arena, page, dirty);
+            paging.evict(page, dirty);
         }
     }
 }
@@ -237,53 +265,105 @@ impl<F: BlockFile> Paging<F> {
         self.masks[page as usize].load(Ordering::Acquire)
     }
 
-    /// Adds grains to those that DRAM has.
+    /// Adds grains, which were written to its frame, to those that DRAM has.
     fn add(&self, page: u64, grains: u64) {
         if self.masks[page as usize].fetch_or(grains, Ordering::Release) == 0 {
             self.resident.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn read(&self, arena: &Arena, at: u64, out: &mut [u8]) -> Result<()> {
+    fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
+        let mut absent = Vec::new();
+        self.read_present(0, at, out, &mut absent);
+        match &mut absent[..] {
+            [] => Ok(()),
+            [part] => self.read_absent(part),
+            parts => self.read_absents(parts, |_, error| Err(error)),
+        }
+    }
+
+    fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Vec<Result<()>> {
+        let mut results: Vec<Result<()>> = reads.iter().map(|_| Ok(())).collect();
+        let mut absent = Vec::new();
+        for (number, (at, out)) in reads.iter_mut().enumerate() {
+            self.read_present(number, *at, out, &mut absent);
+        }
+        let each = |number: usize, error| {
+            results[number] = Err(error);
+            Ok(())
+        };
+        // It goes on after each error.
+        let _ = self.read_absents(&mut absent, each);
+        results
+    }
+
+    /// Copies what DRAM has of the bytes at `at` by page, and notes the other pages in `absent`, as parts of the read with this number.
+    fn read_present<'o>(&self, read: usize, at: u64, out: &'o mut [u8], absent: &mut Vec<Absent<'o>>) {
         let mut rest = out;
         for (page, from, to) in parts(at, rest.len() as u64) {
-            let (now, later) = rest.split_at_mut((to - from) as usize);
+            let (out, later) = rest.split_at_mut((to - from) as usize);
             rest = later;
-            let there = {
-                let _shared = self.latch_of(page).read();
-                let there = touched(from, to) & !self.mask(page) == 0;
-                if there {
-                    arena.read(page * PAGE + from, now);
-                }
-                there
-            };
-            if !there {
-                self.read_absent(arena, page, from, to, now)?;
+            let _shared = self.latch_of(page).read();
+            if touched(from, to) & !self.mask(page) == 0 {
+                self.frames.read(page * PAGE + from, out);
+            } else {
+                absent.push(Absent { read, page, from, to, out });
+            }
+        }
+    }
+
+    /// Reads each of `parts`; as many at once as there may be. An error is given to `failed` with the number of the read, which says
+    /// whether to go on.
+    fn read_absents(
+        &self,
+        parts: &mut [Absent<'_>],
+        mut failed: impl FnMut(usize, Error) -> Result<()>,
+    ) -> Result<()> {
+        for parts in parts.chunks_mut(AT_ONCE) {
+            let pages: Vec<u64> = parts.iter().map(|part| part.page).collect();
+            let mut slots = self.read_slots(&pages, Cause::Foreground)?.into_iter().peekable();
+            for part in parts {
+                let read = match slots.next_if(|(page, ..)| *page == part.page) {
+                    Some((_, entry, Ok(slot))) if self.take_from(part, entry, &slot) => Ok(()),
+                    Some((.., Err(error))) => Err(error),
+                    // It was never written, or has another slot by now.
+                    Some((.., Ok(_))) | None => self.read_absent(part),
+                };
+                read.or_else(|error| failed(part.read, error))?;
             }
         }
         Ok(())
     }
 
-    fn read_absent(&self, arena: &Arena, page: u64, from: u64, to: u64, out: &mut [u8]) -> Result<()> {
+    fn read_absent(&self, part: &mut Absent<'_>) -> Result<()> {
         loop {
-            let (entry, slot) = self.read_slot(page)?;
-            let _shared = self.latch_of(page).read();
-            if self.is_in(page, entry) {
-                out.copy_from_slice(&slot[from as usize..to as usize]);
-                self.lay_over(arena, page, from, to, out);
+            let (entry, slot) = self.read_slot(part.page)?;
+            if self.take_from(part, entry, &slot) {
                 return Ok(());
             }
         }
     }
 
+    /// Takes the bytes of `part` from `slot`, which was read where `entry` says, with what DRAM has over it. Says whether the page still is there.
+    fn take_from(&self, part: &mut Absent<'_>, entry: PageEntry, slot: &[u8]) -> bool {
+        let Absent { page, from, to, out, .. } = part;
+        let _shared = self.latch_of(*page).read();
+        let is_in = self.is_in(*page, entry);
+        if is_in {
+            out.copy_from_slice(&slot[*from as usize..*to as usize]);
+            self.lay_over(*page, *from, *to, out);
+        }
+        is_in
+    }
+
     /// Puts those grains of `from..to` of `page` that DRAM has over `out`, which has these bytes as the image has them.
-    fn lay_over(&self, arena: &Arena, page: u64, from: u64, to: u64, out: &mut [u8]) {
+    fn lay_over(&self, page: u64, from: u64, to: u64, out: &mut [u8]) {
         let mut there = touched(from, to) & self.mask(page);
         while there != 0 {
             let first = u64::from(there.trailing_zeros());
             let count = u64::from((there >> first).trailing_ones());
             let (start, end) = ((first * GRAIN).max(from), ((first + count) * GRAIN).min(to));
-            arena.read(page * PAGE + start, &mut out[(start - from) as usize..(end - from) as usize]);
+            self.frames.read(page * PAGE + start, &mut out[(start - from) as usize..(end - from) as usize]);
             there &= !touched(first * GRAIN, (first + count) * GRAIN);
         }
     }
@@ -319,46 +399,56 @@ impl<F: BlockFile> Paging<F> {
     }
 
     /// Brings the grains of `page` that DRAM has not got.
-    fn load(&self, arena: &Arena, page: u64) -> Result<()> {
+    fn load(&self, page: u64) -> Result<()> {
         while self.mask(page) != WHOLE {
             let (entry, slot) = self.read_slot(page)?;
             let _alone = self.latch_of(page).write();
             if !self.is_in(page, entry) {
                 continue;
             }
-            self.fill(arena, page, &slot);
+            self.fill(page, &slot);
         }
         Ok(())
     }
 
     /// Adds what DRAM has not got of `page`, of which `slot` is the copy. Under its latch, held for writing.
-    fn fill(&self, arena: &Arena, page: u64, slot: &[u8]) {
-        let there = self.mask(page);
-        for grain in (0..64).filter(|grain| there >> grain & 1 == 0) {
-            let from = (grain * GRAIN) as usize;
-            arena.write(page * PAGE + grain * GRAIN, &slot[from..from + GRAIN as usize]);
-        }
+    fn fill(&self, page: u64, slot: &[u8]) {
+        self.lay_under(page, slot);
         self.add(page, WHOLE);
     }
 
-    fn fetch(&self, arena: &Arena, at: u64, len: u64) -> Result<()> {
+    /// Puts those grains of `slot` into the frame of `page` that DRAM has not got. Under its latch, held for writing.
+    fn lay_under(&self, page: u64, slot: &[u8]) {
+        self.frames.take(page);
+        let there = self.mask(page);
+        for grain in (0..64).filter(|grain| there >> grain & 1 == 0) {
+            let from = (grain * GRAIN) as usize;
+            self.frames.write(page * PAGE + grain * GRAIN, &slot[from..from + GRAIN as usize]);
+        }
+    }
+
+    fn fetch(&self, at: u64, len: u64) -> Result<()> {
         let absent: Vec<u64> =
             parts(at, len).map(|(page, ..)| page).filter(|page| self.mask(*page) != WHOLE).collect();
         for pages in absent.chunks(AT_ONCE) {
             for (page, entry, slot) in self.read_slots(pages, Cause::Recovery)? {
+                let slot = slot?;
                 let _alone = self.latch_of(page).write();
                 if self.is_in(page, entry) {
-                    self.fill(arena, page, &slot);
+                    self.fill(page, &slot);
                 }
             }
             // Those that were never written, and those that have another slot by now.
-            pages.iter().try_for_each(|page| self.load(arena, *page))?;
+            pages.iter().try_for_each(|page| self.load(*page))?;
         }
         Ok(())
     }
 
     /// What the slots of those of `pages` hold that have one.
-    fn read_slots(&self, pages: &[u64], cause: Cause) -> Result<Vec<(u64, PageEntry, AlignedBuf)>> {
+    ///
+    /// # Errors
+    /// `Io` (out of memory).
+    fn read_slots(&self, pages: &[u64], cause: Cause) -> Result<Vec<(u64, PageEntry, Result<AlignedBuf>)>> {
         let map = self.map.read();
         let entries = pages.iter().map(|page| (*page, map[*page as usize]));
         let named: Vec<_> = entries.filter(|(_, entry)| *entry != PageEntry::NONE).collect();
@@ -367,30 +457,30 @@ impl<F: BlockFile> Paging<F> {
             let (at, buf) = (u64::from(entry.slot) * PAGE, AlignedBuf::zeroed(PAGE as usize)?);
             reads.push(FileRead { file: &*self.image, at, buf });
         }
-        for read in Metered::read_many(&mut reads, cause) {
-            read?;
-        }
+        let results = Metered::read_many(&mut reads, cause);
         drop(map);
-        let read = named.into_iter().zip(reads).map(|((page, entry), read)| {
-            self.check(page, entry, &read.buf)?;
-            Ok((page, entry, read.buf))
+        let read = named.into_iter().zip(reads).zip(results).map(|(((page, entry), read), result)| {
+            let checked = result.and_then(|()| self.check(page, entry, &read.buf));
+            (page, entry, checked.map(|()| read.buf))
         });
-        read.collect()
+        Ok(read.collect())
     }
 
     #[inline]
-    fn pin(&self, arena: &Arena, page: u64) {
+    fn pin(&self, page: u64) {
         if !self.pinned.get(page) {
-            self.pin_now(arena, page);
+            self.pin_now(page);
         }
     }
 
     /// A page that cannot be read stays zeros, and nothing more is written: whoever uses the word cannot be refused.
     #[cold]
-    fn pin_now(&self, arena: &Arena, page: u64) {
+    fn pin_now(&self, page: u64) {
         loop {
-            if let Err(error) = self.load(arena, page) {
+            if let Err(error) = self.load(page) {
                 self.latch.set(error);
+                let _alone = self.latch_of(page).write();
+                self.lay_under(page, &[0; PAGE as usize]);
                 return;
             }
             let _alone = self.latch_of(page).write();
@@ -404,7 +494,7 @@ impl<F: BlockFile> Paging<F> {
         }
     }
 
-    fn write(&self, arena: &Arena, at: u64, bytes: &[u8]) -> Result<()> {
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
         for (page, from, to) in parts(at, bytes.len() as u64) {
             let (now, later) = rest.split_at((to - from) as usize);
@@ -414,44 +504,44 @@ impl<F: BlockFile> Paging<F> {
                 let shared = self.latch_of(page).read();
                 if all & !whole & !self.mask(page) == 0 {
                     self.written.set(page);
-                    arena.write(page * PAGE + from, now);
+                    self.frames.take(page);
+                    self.frames.write(page * PAGE + from, now);
                     self.add(page, all);
                     break;
                 }
                 drop(shared);
-                self.load(arena, page)?;
+                self.load(page)?;
             }
         }
         Ok(())
     }
 
-    fn copy_pages(&self, arena: &Arena, pages: &[u64], out: &mut [u8]) -> Result<()> {
+    fn copy_pages(&self, pages: &[u64], out: &mut [u8]) -> Result<()> {
         for page in pages {
             let _alone = self.latch_of(*page).write();
             self.written.clear(*page);
         }
         // Until the checkpoint's table is durable no page gets another slot, and none leaves DRAM: who releases one waits for its latch.
         let absent: Vec<u64> = pages.iter().copied().filter(|page| self.mask(*page) != WHOLE).collect();
-        let slots = self.read_slots(&absent, Cause::Checkpoint)?;
-        let mut slots = slots.iter().peekable();
+        let mut slots = self.read_slots(&absent, Cause::Checkpoint)?.into_iter().peekable();
         for (page, bytes) in pages.iter().zip(out.chunks_exact_mut(PAGE as usize)) {
             if let Some((.., slot)) = slots.next_if(|(of, ..)| of == page) {
-                bytes.copy_from_slice(slot);
+                bytes.copy_from_slice(&slot?);
             }
             let _shared = self.latch_of(*page).read();
-            self.lay_over(arena, *page, 0, PAGE, bytes);
+            self.lay_over(*page, 0, PAGE, bytes);
         }
         Ok(())
     }
 
-    fn evict(&self, arena: &Arena, page: u64, dirty: &DirtyPages) {
+    fn evict(&self, page: u64, dirty: &DirtyPages) {
         let _alone = self.latch_of(page).write();
         let is_written = self.written.get(page) && mutant::keep("resident");
         if self.pinned.get(page) || is_written || dirty.is_marked(page) {
             return;
         }
-        if self.mask(page) != 0 && arena.discard(page * PAGE, PAGE) {
-            self.masks[page as usize].store(0, Ordering::Release);
+        if self.masks[page as usize].swap(0, Ordering::AcqRel) != 0 {
+            self.frames.leave(page);
             self.resident.fetch_sub(1, Ordering::Relaxed);
         }
     }

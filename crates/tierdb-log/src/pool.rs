@@ -302,6 +302,10 @@ impl<D: Dir> Pool for LoggedPool<D> {
         self.memory.read(at, out)
     }
 
+    fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Vec<Result<()>> {
+        self.memory.read_many(reads)
+    }
+
     fn fetch(&self, at: u64, len: u64) -> Result<()> {
         self.check_range(at, len);
         self.memory.fetch(at, len)

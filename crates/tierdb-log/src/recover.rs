@@ -85,10 +85,10 @@ pub(crate) fn create<D: Dir>(
     dir.sync()?;
     let dirty = DirtyPages::new(options.pool_len / PAGE);
     let start = Replayed { head: store.log(), ..Replayed::default() };
-    let memory = if options.paged.is_some() {
-        Memory::paged(options.pool_len, image, &[], seed, latch.clone())?
+    let memory = if let Some(passing) = options.paged {
+        Memory::paged(options.pool_len, passing, image, &[], seed, latch.clone())?
     } else {
-        Memory::whole(Arena::try_zeroed(options.pool_len)?)
+        Memory::Whole(Arena::try_zeroed(options.pool_len)?)
     };
     let (name, salvage) = (dir.name(), Salvage::default());
     let most_dirty = options.paged.unwrap_or(u64::MAX);
@@ -124,13 +124,16 @@ pub(crate) fn open<D: Dir>(
     let (slots, lost) = take_slots(&mut entries, count, &image.file().name());
     lose(&mut salvage, lost, options.salvage)?;
     let image = Arc::new(image);
-    let memory = if options.paged.is_some() && !options.salvage {
-        Memory::paged(header.pool_len, image.clone(), &entries, seed, latch.clone())?
-    } else {
-        let arena = Arena::try_zeroed(header.pool_len)?;
-        let lost = load_pages(&image, &entries, slots.count(), &arena, seed, options.salvage)?;
-        lose(&mut salvage, lost, options.salvage)?;
-        Memory::whole(arena)
+    let memory = match options.paged {
+        Some(passing) if !options.salvage => {
+            Memory::paged(header.pool_len, passing, image.clone(), &entries, seed, latch.clone())?
+        }
+        _ => {
+            let arena = Arena::try_zeroed(header.pool_len)?;
+            let lost = load_pages(&image, &entries, slots.count(), &arena, seed, options.salvage)?;
+            lose(&mut salvage, lost, options.salvage)?;
+            Memory::Whole(arena)
+        }
     };
 
     let spare = load_spare(&table, found.area, &header, seed, &mut unreadable)?;

@@ -20,8 +20,12 @@ fn options() -> LoggedOptions {
 
 /// A pool of which every page but the first has been written, and left DRAM.
 fn absent() -> (World, LoggedPool<TestDir>) {
+    absent_with(&options())
+}
+
+fn absent_with(options: &LoggedOptions) -> (World, LoggedPool<TestDir>) {
     let world = World::new();
-    let pool = create(support::new_dir(&world), &options()).expect("create");
+    let pool = create(support::new_dir(&world), options).expect("create");
     for page in 1..POOL / PAGE {
         put(&pool, page * PAGE, &[page as u8; PAGE as usize]);
     }
@@ -47,7 +51,8 @@ fn resident(pool: &impl Pool) -> u64 {
 
 #[test]
 fn what_a_checkpoint_has_written_leaves_dram_and_words_stay() {
-    let (world, pool) = absent();
+    // The memory of no page that has left is kept for the next.
+    let (world, pool) = absent_with(&LoggedOptions { paged: Some(0), ..options() });
     let least = resident(&pool);
     assert!(least < 2 * PAGE && !pool.is_in_memory(), "{least}");
     assert_eq!(pool.load(5 * PAGE + 8), 0x0505_0505_0505_0505);
@@ -77,7 +82,7 @@ fn it_reads_as_it_was_written() {
         for step in 0..400 {
             let at = rng.u64(0..POOL);
             let len = if rng.bool() { rng.u64(1..200) } else { rng.u64(1..9000) }.min(POOL - at);
-            match rng.u8(0..16) {
+            match rng.u8(0..17) {
                 0 => pool.checkpoint().expect("no faults"),
                 1 => pool.release(at, len),
                 2 => pool.fetch(at, len).expect("no faults"),
@@ -94,6 +99,16 @@ fn it_reads_as_it_was_written() {
                     let mut bytes = vec![0; len as usize];
                     pool.read(at, &mut bytes).expect("whole");
                     assert!(bytes == model[at as usize..][..len as usize], "seed {seed}, step {step}");
+                }
+                16 => {
+                    let ats: Vec<u64> = (0..rng.u64(1..100)).map(|_| rng.u64(0..POOL - 3000)).collect();
+                    let mut read: Vec<Vec<u8>> = ats.iter().map(|_| vec![0; rng.usize(0..3000)]).collect();
+                    let mut reads: Vec<_> =
+                        ats.iter().copied().zip(read.iter_mut().map(|bytes| &mut bytes[..])).collect();
+                    assert!(pool.read_many(&mut reads).iter().all(Result::is_ok));
+                    for (at, read) in ats.iter().zip(read) {
+                        assert!(read == model[*at as usize..][..read.len()], "seed {seed}, step {step}");
+                    }
                 }
                 _ => {
                     let bytes: Vec<u8> = (0..len).map(|_| rng.u8(..)).collect();
@@ -225,6 +240,11 @@ fn damage_is_told_to_readers_and_ends_writing_where_it_has_a_word() {
     let mut bytes = [0; 128];
     pool.read(4 * PAGE, &mut bytes).expect("written just now");
     assert!(bytes == [9; 128] && !latch.is_set());
+    let (mut damaged, mut beside) = ([0; 64], [0; 64]);
+    let mut reads =
+        [(5 * PAGE, &mut damaged[..]), (4 * PAGE + 32, &mut bytes[..64]), (4 * PAGE + 100, &mut beside)];
+    let results = pool.read_many(&mut reads);
+    assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, true, false]);
     // A checkpoint has to.
     assert_eq!(pool.checkpoint().expect_err("damaged").kind(), ErrorKind::Corrupt);
     pool.commit().expect("the log goes on");

@@ -144,6 +144,11 @@ pub trait Pool: Send + Sync + 'static {
     /// `Corrupt` where the medium reports the range as damaged (a poisoned line).
     fn read(&self, at: u64, out: &mut [u8]) -> Result<()>;
 
+    /// As [`Pool::read`] for each of `reads`: a place, and what is read from there. Where they go to a device they overlap.
+    fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Vec<Result<()>> {
+        reads.iter_mut().map(|(at, out)| self.read(*at, out)).collect()
+    }
+
     /// Brings `at..at + len` to memory, where it is not: for who is about to read all of it in small parts, and then
     /// [releases](Pool::release) it.
     ///

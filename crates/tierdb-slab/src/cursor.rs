@@ -6,7 +6,7 @@
 //! good for as long as the cursor needs it.
 
 use crate::core::Core;
-use crate::partition::{State, bounds};
+use crate::partition::{Entry, State, bounds};
 use crate::read::OnFlash;
 use crate::tables::Walk;
 use std::iter::Peekable;
@@ -49,6 +49,13 @@ type Item = (Vec<u8>, Option<Value>);
 struct Fast {
     key: Vec<u8>,
     value: Option<Option<Value>>,
+}
+
+/// A key that a snapshot sees on the fast tier: its version, unless it is gone, and the key that was looked at before it.
+struct Seen<'s> {
+    key: &'s [u8],
+    entry: Option<Entry>,
+    before: Option<&'s [u8]>,
 }
 
 /// What comes next in the cursor's direction.
@@ -240,34 +247,31 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         let mut next_current = || if self.reverse { current.next_back() } else { current.next() };
         let mut next_old = || if self.reverse { old.next_back() } else { old.next() };
         let (mut one, mut other) = (next_current(), next_old());
-        let mut found: Vec<Fast> = Vec::new();
+        let mut seen: Vec<Seen<'_>> = Vec::new();
         let mut bytes = 0;
         let (mut last, mut looked_at) = (None, 0);
         loop {
             let key = match (one, other) {
-                (None, None) => return Ok((found, None)),
+                (None, None) => {
+                    last = None;
+                    break;
+                }
                 (Some(key), None) | (None, Some(key)) => key,
                 (Some(one), Some(other)) if self.reverse => one.max(other),
                 (Some(one), Some(other)) => one.min(other),
             };
-            if found.len() >= self.most_fast || bytes >= FAST_BYTES || looked_at >= MOST_LOOKED_AT {
-                return Ok((found, last));
+            if seen.len() >= self.most_fast || bytes >= FAST_BYTES || looked_at >= MOST_LOOKED_AT {
+                break;
             }
             if let Some(entry) = state.version_at(key, seqno) {
-                let value = if entry.is_tombstone() && mutant::keep("tombstone") {
-                    None
-                } else if self.keys_only {
-                    Some(None)
-                } else {
-                    match self.core.value_of(state, key, entry) {
-                        Ok(value) => Some(Some(value)),
-                        // What comes before it is given first.
-                        Err(_) if last.is_some() => return Ok((found, last)),
-                        Err(error) => return Err(error),
-                    }
+                let is_gone = entry.is_tombstone() && mutant::keep("tombstone");
+                seen.push(Seen { key, entry: (!is_gone).then_some(entry), before: last });
+                bytes += match (self.keys_only, entry.is_long()) {
+                    (true, _) => 0,
+                    // It may be as long as all others.
+                    (false, true) => FAST_BYTES,
+                    (false, false) => self.core.heap.slabs.slot_bytes(entry.at()).unwrap_or(0) as usize,
                 };
-                bytes += value.as_ref().and_then(Option::as_ref).map_or(0, |value| value.len());
-                found.push(Fast { key: key.to_vec(), value });
             }
             last = Some(&**key);
             looked_at += 1;
@@ -279,6 +283,34 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
                 other = next_old();
             }
         }
+        self.with_values(state, seen, last)
+    }
+
+    /// `seen` with values, up to one that cannot be read, if anything comes before it, and otherwise up to the key `last`.
+    fn with_values<'s>(
+        &self,
+        state: &'s State<D>,
+        seen: Vec<Seen<'s>>,
+        last: Option<&'s [u8]>,
+    ) -> Result<(Vec<Fast>, Option<&'s [u8]>)> {
+        let wanted = |seen: &Seen<'s>| seen.entry.filter(|_| !self.keys_only);
+        let places: Vec<u64> = seen.iter().filter_map(wanted).map(Entry::at).collect();
+        let mut read = self.core.heap.read_many(&places).into_iter();
+        let mut found = Vec::with_capacity(seen.len());
+        for Seen { key, entry, before } in seen {
+            let value = match entry.map(|entry| (entry, if self.keys_only { None } else { read.next() })) {
+                None => None,
+                Some((_, None)) => Some(None),
+                Some((entry, Some(read))) => match self.core.value_from(state, key, entry, read) {
+                    Ok(value) => Some(Some(value)),
+                    // What comes before it is given first.
+                    Err(_) if before.is_some() => return Ok((found, before)),
+                    Err(error) => return Err(error),
+                },
+            };
+            found.push(Fast { key: key.to_vec(), value });
+        }
+        Ok((found, last))
     }
 
     /// The next entry in the cursor's direction. After an error the cursor is where it was.

@@ -41,6 +41,9 @@ pub struct NewRecord<'r> {
     pub value: &'r [u8],
 }
 
+/// A record that was read: what its head says, and its value.
+pub type Record = (Head, Vec<u8>);
+
 /// All records of a pool.
 pub struct Heap<P: Pool> {
     pub pool: Arc<P>,
@@ -143,12 +146,23 @@ impl<P: Pool> Heap<P> {
 
     /// The same, in a slot of `slot` bytes.
     pub fn head_in(&self, at: u64, slot: u64) -> Result<(Head, Vec<u8>)> {
-        let damaged = || self.damaged(at);
-        // What is not in memory is read once.
-        let first = if self.pool.is_in_memory() { HEADER } else { slot.min(ONE_READ) as usize };
+        let mut bytes = self.first_bytes(slot);
+        self.pool.read(at, &mut bytes)?;
+        self.head_from(at, slot, bytes)
+    }
+
+    /// What is read of a slot of `slot` bytes at first: what is not in memory is read once.
+    fn first_bytes(&self, slot: u64) -> Vec<u8> {
+        let first = slot.min(if self.pool.is_in_memory() { HEADER as u64 } else { ONE_READ }) as usize;
         let mut bytes = Vec::with_capacity(slot as usize);
         bytes.resize(first, 0);
-        self.pool.read(at, &mut bytes)?;
+        bytes
+    }
+
+    /// The head, and what follows it, in a slot of `slot` bytes at byte `at` that begins with `bytes`.
+    fn head_from(&self, at: u64, slot: u64, mut bytes: Vec<u8>) -> Result<(Head, Vec<u8>)> {
+        let damaged = || self.damaged(at);
+        let first = bytes.len();
         let header: &[u8; HEADER] = bytes.first_chunk().ok_or_else(damaged)?;
         let head_len = Head::len_of(header);
         let value_len = u32::from_le_bytes([header[16], header[17], header[18], header[19]]) as usize;
@@ -202,8 +216,26 @@ impl<P: Pool> Heap<P> {
     ///
     /// # Errors
     /// As [`Heap::head`], and if the value is not what was written.
-    pub fn read(&self, at: u64) -> Result<(Head, Vec<u8>)> {
-        let (head, mut value) = self.head_and_inline(at)?;
+    pub fn read(&self, at: u64) -> Result<Record> {
+        self.with_parts(at, self.head_and_inline(at)?)
+    }
+
+    /// As [`Heap::read`] for the records at each of these bytes. What is not in memory is read at once, but for what goes beyond 8 KiB of a record.
+    pub fn read_many(&self, ats: &[u64]) -> Vec<Result<Record>> {
+        let slots: Vec<u64> = ats.iter().map(|at| self.slabs.slot_bytes(*at).unwrap_or(0)).collect();
+        let mut bytes: Vec<Vec<u8>> = slots.iter().map(|slot| self.first_bytes(*slot)).collect();
+        let mut reads: Vec<_> =
+            ats.iter().copied().zip(bytes.iter_mut().map(|bytes| &mut bytes[..])).collect();
+        let results = self.pool.read_many(&mut reads);
+        let of = |(((at, slot), bytes), result): (((&u64, u64), _), Result<()>)| {
+            result?;
+            self.with_parts(*at, self.head_from(*at, slot, bytes)?)
+        };
+        ats.iter().zip(slots).zip(bytes).zip(results).map(of).collect()
+    }
+
+    /// A record with its value, of which `head` and `value` are in the slot at byte `at`.
+    fn with_parts(&self, at: u64, (head, mut value): (Head, Vec<u8>)) -> Result<Record> {
         if !head.parts.is_empty() {
             value = self.read_parts(at, &head)?;
         }

@@ -4,6 +4,7 @@ use crate::build::{NewTable, TableBuilder, Written};
 use crate::core::{Core, hash_of};
 use crate::descend::MOST_STAYS;
 use crate::flash::Limit;
+use crate::heap::Record;
 use crate::key::Key;
 use crate::levels::{FIRST, Level, Levels};
 use crate::live::LiveTable;
@@ -13,7 +14,7 @@ use crate::promote::Promotion;
 use crate::rate::Moved;
 use crate::tracker::{Popularity, Threshold};
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,6 +29,8 @@ const ALL: Bounds<'_> = (Bound::Unbounded, Bound::Unbounded);
 const AHEAD: u64 = 128 << 10;
 /// The same, where writers wait for what it frees.
 const AHEAD_HURRIED: u64 = 256 << 10;
+/// Victims whose records are read at once.
+const RECORDS_AHEAD: usize = 32;
 
 /// What an entry takes in a table beside key and value, in bytes, about.
 const ENTRY_BYTES: u64 = 16;
@@ -119,6 +122,8 @@ type Version<'m> = (&'m [u8], Seqno, Option<Vec<u8>>);
 struct FastSource<'m, P: Pool> {
     heap: &'m crate::heap::Heap<P>,
     victims: std::slice::Iter<'m, Victim>,
+    /// The next victims, with what was read of each.
+    ahead: VecDeque<(&'m Victim, Option<Result<Record>>)>,
     current: Option<Version<'m>>,
     /// Keys whose record is damaged: they stay where they are.
     damaged: &'m RefCell<HashSet<Key>>,
@@ -132,7 +137,7 @@ impl<P: Pool> Source for FastSource<'_, P> {
 
     fn advance(&mut self) -> Result<()> {
         self.current = None;
-        for Victim { key, entry, .. } in self.victims.by_ref() {
+        while let Some((Victim { key, entry, .. }, record)) = self.next_victim() {
             if entry.is_tombstone() {
                 if !mutant::keep("tombstone") {
                     continue;
@@ -140,19 +145,38 @@ impl<P: Pool> Source for FastSource<'_, P> {
                 self.current = Some((key, entry.seqno, None));
                 return Ok(());
             }
-            match self.heap.read(entry.at()) {
-                Ok((head, value))
+            match record {
+                Some(Ok((head, value)))
                     if head.key == **key && head.seqno == entry.seqno && !entry.is_doubtful() =>
                 {
                     self.current = Some((key, entry.seqno, Some(value)));
                     return Ok(());
                 }
-                Ok(_) | Err(_) => {
+                _ => {
                     self.damaged.borrow_mut().insert(key.clone());
                 }
             }
         }
         Ok(())
+    }
+}
+
+impl<'m, P: Pool> FastSource<'m, P> {
+    /// The next victim with its record, unless it is a tombstone.
+    fn next_victim(&mut self) -> Option<(&'m Victim, Option<Result<Record>>)> {
+        if self.ahead.is_empty() {
+            let rest = self.victims.as_slice();
+            // What is kept in parts is read alone: it may be as long as a table.
+            let short = rest.iter().take(RECORDS_AHEAD).take_while(|victim| !victim.entry.is_long());
+            let now = &rest[..short.count().max(1).min(rest.len())];
+            self.victims = rest[now.len()..].iter();
+            let records = now.iter().filter(|victim| !victim.entry.is_tombstone());
+            let places: Vec<u64> = records.map(|victim| victim.entry.at()).collect();
+            let mut read = self.heap.read_many(&places).into_iter();
+            let mut record = |victim: &Victim| if victim.entry.is_tombstone() { None } else { read.next() };
+            self.ahead.extend(now.iter().map(|victim| (victim, record(victim))));
+        }
+        self.ahead.pop_front()
     }
 }
 
@@ -212,7 +236,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut snapshots = self.snapshots.list();
         snapshots.push(last);
         let oldest = snapshots.iter().copied().min().unwrap_or(last);
-        let fast = FastSource { heap: &self.heap, victims: victims.iter(), current: None, damaged };
+        let fast = FastSource {
+            heap: &self.heap,
+            victims: victims.iter(),
+            ahead: VecDeque::new(),
+            current: None,
+            damaged,
+        };
         let mut sources: Vec<Box<dyn Source + '_>> = vec![Box::new(fast)];
         let ahead = read_ahead(self.work.is_hurried.load(Ordering::Relaxed));
         for table in &plan.tables {

@@ -3,6 +3,7 @@
 use crate::cache::Of;
 use crate::config::{Metric, Promotion};
 use crate::core::{Core, hash_of};
+use crate::heap::Record;
 use crate::levels::Levels;
 use crate::live::LiveTable;
 use crate::partition::{Entry, RangeTombstone, State};
@@ -247,7 +248,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// The value of `entry`, the version of `key` that is on the fast tier. Under the partition's lock.
     /// If it is damaged, flash may have the same version: of a clean copy, and of one that was clean before the store was opened.
     pub fn value_of(&self, state: &State<D>, key: &[u8], entry: Entry) -> Result<Value> {
-        let error = match self.heap.read(entry.at()) {
+        self.value_from(state, key, entry, self.heap.read(entry.at()))
+    }
+
+    /// The same, where the record was `read` under the same lock.
+    pub fn value_from(
+        &self,
+        state: &State<D>,
+        key: &[u8],
+        entry: Entry,
+        read: Result<Record>,
+    ) -> Result<Value> {
+        let error = match read {
             Ok((head, value)) if head.key == key && head.seqno == entry.seqno && !entry.is_doubtful() => {
                 return Ok(Value::from(value));
             }

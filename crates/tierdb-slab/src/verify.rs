@@ -1,6 +1,7 @@
 //! A check of everything that is stored, while the store is in use.
 
 use crate::core::Core;
+use crate::heap::Record;
 use crate::levels::{Level, Levels};
 use crate::partition::Entry;
 use std::ops::Bound;
@@ -53,9 +54,9 @@ fn check_order<D: Dir>(levels: &Levels<D>) -> Option<Damage> {
 }
 
 impl<P: Pool, D: Dir> Core<P, D> {
-    /// Checks the record of `entry`, and returns how many bytes were read.
-    fn check_record(&self, key: &[u8], entry: Entry) -> Result<u64> {
-        let (head, value) = self.heap.read(entry.at()).map_err(|error| error.with_key(key))?;
+    /// Checks what was `read` as the record of `entry`, and returns how many bytes that were.
+    fn check_record(&self, key: &[u8], entry: Entry, read: Result<Record>) -> Result<u64> {
+        let (head, value) = read.map_err(|error| error.with_key(key))?;
         if head.key != key
             || head.seqno != entry.seqno
             || entry.is_doubtful()
@@ -82,10 +83,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
             loop {
                 let state = part.read();
                 let mut last = None;
-                for (key, entry) in
-                    state.index.range::<[u8], _>((Bound::Included(&*from), Bound::Unbounded)).take(AT_ONCE)
-                {
-                    match self.check_record(key, *entry) {
+                let next = state.index.range::<[u8], _>((Bound::Included(&*from), Bound::Unbounded));
+                // Not many that are kept in parts: these may be long.
+                let mut long = 0;
+                let next = next.take(AT_ONCE).take_while(|(_, entry)| {
+                    long += u32::from(entry.is_long());
+                    long < 2
+                });
+                let next: Vec<_> = next.collect();
+                let places: Vec<u64> = next.iter().map(|(_, entry)| entry.at()).collect();
+                for ((key, entry), read) in next.into_iter().zip(self.heap.read_many(&places)) {
+                    match self.check_record(key, *entry, read) {
                         Ok(len) => {
                             report.keys_checked += 1;
                             report.bytes_checked += len;
