@@ -302,15 +302,15 @@ impl Comparison {
                 let mut place = desk.shares(keys, 10, 20);
                 // In memory, what the calls of a disk cost does not hide what a store costs.
                 place.site.dir.clone_from(&place.site.fast_dir);
-                let systems = if self == Comparison::Slab {
-                    ["slab-byte", "rocksdb-tiers"]
+                let systems: &[_] = if self == Comparison::Slab {
+                    &["slab-byte", "rocksdb-tiers"]
                 } else {
                     place.emulate_block = SLAB_FAST.to_owned();
-                    ["slab-block", "rocksdb-tiers-block"]
+                    &["slab-device", "slab-block", "rocksdb-tiers-block"]
                 };
                 for (label, distribution) in DISTRIBUTIONS {
                     let workloads = ["a", "b", "c", "f", "d", "e"];
-                    let run = desk.add(label, &systems, &workloads, keys, place.clone());
+                    let run = desk.add(label, systems, &workloads, keys, place.clone());
                     (run.threads, run.distribution) = (vec![PAPER_CLIENTS], distribution);
                     run.place.emulate_flash = Some(SLAB_FLASH.to_owned());
                 }
