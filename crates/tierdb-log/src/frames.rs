@@ -1,8 +1,8 @@
 //! Where pages of a paged memory are in DRAM.
 //!
 //! A *frame* is the memory of one page. A page that comes gets the frame that was left last: to take memory from the system and give it
-//! back for each costs a call, a fault, and an interrupt of the other processors. Only so many frames are kept that way as are in use for
-//! pages that wait for a checkpoint; the memory of others goes back to the system.
+//! back for each costs a call, a fault, and an interrupt of the other processors. Of frames that no page has, only so many keep their memory as pages
+//! may wait for a checkpoint; that of others goes back to the system.
 
 use crate::layout::PAGE;
 use parking_lot::Mutex;
@@ -94,11 +94,21 @@ impl Frames {
     pub(crate) fn leave(&self, page: u64) {
         let frame = self.of[page as usize].swap(NONE, Ordering::AcqRel);
         assert!(frame != NONE, "page {page} has a frame to leave");
-        let mut free = self.free.lock();
-        let given_back =
-            free.kept.len() >= self.most_kept && self.arena.discard(u64::from(frame) * PAGE, PAGE);
-        let list = if given_back { &mut free.given_back } else { &mut free.kept };
-        list.push(frame);
+        let is_kept = {
+            let mut free = self.free.lock();
+            let is_kept = free.kept.len() < self.most_kept;
+            if is_kept {
+                free.kept.push(frame);
+            }
+            is_kept
+        };
+        if !is_kept {
+            // Others come and go meanwhile. A frame whose memory the system does not take back is kept all the same.
+            let given_back = self.arena.discard(u64::from(frame) * PAGE, PAGE);
+            let mut free = self.free.lock();
+            let list = if given_back { &mut free.given_back } else { &mut free.kept };
+            list.push(frame);
+        }
     }
 
     /// Bytes of DRAM beside the frames of pages.

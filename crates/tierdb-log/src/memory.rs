@@ -321,7 +321,9 @@ impl<F: BlockFile> Paging<F> {
     ) -> Result<()> {
         for parts in parts.chunks_mut(AT_ONCE) {
             let pages: Vec<u64> = parts.iter().map(|part| part.page).collect();
-            let mut slots = self.read_slots(&pages, Cause::Foreground)?.into_iter().peekable();
+            // Without memory for all of them at once they are read one by one.
+            let slots = self.read_slots(&pages, Cause::Foreground).unwrap_or_default();
+            let mut slots = slots.into_iter().peekable();
             for part in parts {
                 let read = match slots.next_if(|(page, ..)| *page == part.page) {
                     Some((_, entry, Ok(slot))) if self.take_from(part, entry, &slot) => Ok(()),
@@ -480,7 +482,10 @@ impl<F: BlockFile> Paging<F> {
             if let Err(error) = self.load(page) {
                 self.latch.set(error);
                 let _alone = self.latch_of(page).write();
-                self.lay_under(page, &[0; PAGE as usize]);
+                if !self.pinned.get(page) {
+                    self.lay_under(page, &[0; PAGE as usize]);
+                    self.pinned.set(page);
+                }
                 return;
             }
             let _alone = self.latch_of(page).write();

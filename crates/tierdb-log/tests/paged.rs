@@ -240,11 +240,12 @@ fn damage_is_told_to_readers_and_ends_writing_where_it_has_a_word() {
     let mut bytes = [0; 128];
     pool.read(4 * PAGE, &mut bytes).expect("written just now");
     assert!(bytes == [9; 128] && !latch.is_set());
-    let (mut damaged, mut beside) = ([0; 64], [0; 64]);
+    let (mut damaged, mut whole, mut beside) = ([0; 64], [0; 64], [0; 64]);
     let mut reads =
-        [(5 * PAGE, &mut damaged[..]), (4 * PAGE + 32, &mut bytes[..64]), (4 * PAGE + 100, &mut beside)];
+        [(5 * PAGE, &mut damaged[..]), (4 * PAGE + 32, &mut whole), (4 * PAGE + 100, &mut beside)];
     let results = pool.read_many(&mut reads);
     assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, true, false]);
+    assert_eq!(whole, [9; 64]);
     // A checkpoint has to.
     assert_eq!(pool.checkpoint().expect_err("damaged").kind(), ErrorKind::Corrupt);
     pool.commit().expect("the log goes on");
@@ -252,6 +253,8 @@ fn damage_is_told_to_readers_and_ends_writing_where_it_has_a_word() {
     assert!(bytes == [9; 128] && !latch.is_set());
     assert_eq!(pool.load(6 * PAGE), 0);
     assert!(latch.is_set());
+    pool.store(6 * PAGE, 7);
+    assert_eq!(pool.load(6 * PAGE), 7, "a word is what was stored last, though it will never be durable");
     pool.publish(0, 1);
     pool.wait(pool.lsn()).expect_err("nothing is written any more");
 }

@@ -1,5 +1,6 @@
 //! Records in slots: written, read, and given up.
 
+use crate::partition::Entry;
 use crate::record::{self, HEADER, Head, Kind};
 use crate::slabs::{Commit, Mark, Purpose, Slabs, UNIT};
 use std::borrow::Cow;
@@ -13,6 +14,8 @@ const MOST_SEQNOS: usize = 1 << 16;
 
 /// Bytes of a slot that are read at once, where the pool is not in memory.
 const ONE_READ: u64 = 8 << 10;
+/// Most bytes of slots of records that are read at once.
+const MOST_AT_ONCE: u64 = 1 << 20;
 /// Bytes of log that a word takes which is staged as free.
 pub const FREE_BYTES: u64 = 16;
 
@@ -232,6 +235,19 @@ impl<P: Pool> Heap<P> {
             self.with_parts(*at, self.head_from(*at, slot, bytes)?)
         };
         ats.iter().zip(slots).zip(bytes).zip(results).map(of).collect()
+    }
+
+    /// How many of the first of `entries` may be read at once: `most`, up to a MiB of slots, and what is kept in parts alone. One at the
+    /// least, if there is any.
+    pub fn first_of(&self, entries: impl Iterator<Item = Entry>, most: usize) -> usize {
+        let mut bytes = 0;
+        let fits = |entry: &Entry| {
+            let is_first = bytes == 0;
+            let slot = self.slabs.slot_bytes(entry.at()).unwrap_or(0).max(1);
+            bytes += if entry.is_long() { MOST_AT_ONCE } else { slot };
+            is_first || bytes <= MOST_AT_ONCE && !entry.is_long()
+        };
+        entries.take(most).take_while(fits).count()
     }
 
     /// A record with its value, of which `head` and `value` are in the slot at byte `at`.

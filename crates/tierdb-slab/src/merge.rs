@@ -167,8 +167,8 @@ impl<'m, P: Pool> FastSource<'m, P> {
         if self.ahead.is_empty() {
             let rest = self.victims.as_slice();
             // What is kept in parts is read alone: it may be as long as a table.
-            let short = rest.iter().take(RECORDS_AHEAD).take_while(|victim| !victim.entry.is_long());
-            let now = &rest[..short.count().max(1).min(rest.len())];
+            let short = self.heap.first_of(rest.iter().map(|victim| victim.entry), RECORDS_AHEAD);
+            let now = &rest[..short];
             self.victims = rest[now.len()..].iter();
             let records = now.iter().filter(|victim| !victim.entry.is_tombstone());
             let places: Vec<u64> = records.map(|victim| victim.entry.at()).collect();

@@ -84,13 +84,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 let state = part.read();
                 let mut last = None;
                 let next = state.index.range::<[u8], _>((Bound::Included(&*from), Bound::Unbounded));
-                // Not many that are kept in parts: these may be long.
-                let mut long = 0;
-                let next = next.take(AT_ONCE).take_while(|(_, entry)| {
-                    long += u32::from(entry.is_long());
-                    long < 2
-                });
-                let next: Vec<_> = next.collect();
+                let mut next: Vec<_> = next.take(AT_ONCE).collect();
+                next.truncate(self.heap.first_of(next.iter().map(|(_, entry)| **entry), AT_ONCE));
                 let places: Vec<u64> = next.iter().map(|(_, entry)| entry.at()).collect();
                 for ((key, entry), read) in next.into_iter().zip(self.heap.read_many(&places)) {
                     match self.check_record(key, *entry, read) {
