@@ -94,21 +94,18 @@ impl Frames {
     pub(crate) fn leave(&self, page: u64) {
         let frame = self.of[page as usize].swap(NONE, Ordering::AcqRel);
         assert!(frame != NONE, "page {page} has a frame to leave");
-        let is_kept = {
+        {
             let mut free = self.free.lock();
-            let is_kept = free.kept.len() < self.most_kept;
-            if is_kept {
+            if free.kept.len() < self.most_kept {
                 free.kept.push(frame);
+                return;
             }
-            is_kept
-        };
-        if !is_kept {
-            // Others come and go meanwhile. A frame whose memory the system does not take back is kept all the same.
-            let given_back = self.arena.discard(u64::from(frame) * PAGE, PAGE);
-            let mut free = self.free.lock();
-            let list = if given_back { &mut free.given_back } else { &mut free.kept };
-            list.push(frame);
         }
+        // Others come and go meanwhile. A frame whose memory the system does not take back is kept all the same.
+        let given_back = self.arena.discard(u64::from(frame) * PAGE, PAGE);
+        let mut free = self.free.lock();
+        let list = if given_back { &mut free.given_back } else { &mut free.kept };
+        list.push(frame);
     }
 
     /// Bytes of DRAM beside the frames of pages.

@@ -186,8 +186,11 @@ impl<F: BlockFile> Memory<F> {
     pub(crate) fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Vec<Result<()>> {
         match self {
             Memory::Whole(arena) => {
-                reads.iter_mut().for_each(|(at, out)| arena.read(*at, out));
-                reads.iter().map(|_| Ok(())).collect()
+                let each = |(at, out): &mut (u64, &mut [u8])| {
+                    arena.read(*at, out);
+                    Ok(())
+                };
+                reads.iter_mut().map(each).collect()
             }
             Memory::Paged(paging) => paging.read_many(reads),
         }

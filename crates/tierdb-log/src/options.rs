@@ -36,7 +36,8 @@ pub struct LoggedOptions {
     pub image_capacity: u64,
     /// Keep in DRAM only what was written since the last checkpoint, and the pages of which single words are used; the rest is read
     /// from the image whenever it is asked for. So the pool may be longer than there is memory. The value is how many bytes of
-    /// pages may wait for a checkpoint before one is due; from twice as many on, whoever is to be admitted makes it. Writes should be
+    /// pages may wait for a checkpoint before one is due; from twice as many on, whoever is to be admitted makes it. Of pages that have
+    /// left, as much memory is kept for those that come. Writes should be
     /// of whole units of 64 bytes: a part of one may have to be read first. Not in a salvage. Default: all of the pool is in DRAM.
     pub paged: Option<u64>,
     /// Open although pages, log blocks or tables are damaged or cannot be read: lost pages read as zeros, and what

@@ -6,6 +6,7 @@
 //! good for as long as the cursor needs it.
 
 use crate::core::Core;
+use crate::heap::MOST_AT_ONCE;
 use crate::partition::{Entry, State, bounds};
 use crate::read::OnFlash;
 use crate::tables::Walk;
@@ -22,8 +23,6 @@ const FIRST_FAST: usize = 8;
 const MOST_FAST: usize = 256;
 /// Keys that it looks at for these at the most: an old snapshot may see none of many.
 const MOST_LOOKED_AT: usize = 4096;
-/// Bytes of values after which it takes no more.
-const FAST_BYTES: usize = 1 << 20;
 /// How much of a table is read at first.
 const FIRST_READ: u64 = 32 << 10;
 
@@ -260,18 +259,13 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
                 (Some(one), Some(other)) if self.reverse => one.max(other),
                 (Some(one), Some(other)) => one.min(other),
             };
-            if seen.len() >= self.most_fast || bytes >= FAST_BYTES || looked_at >= MOST_LOOKED_AT {
+            if seen.len() >= self.most_fast || bytes >= MOST_AT_ONCE || looked_at >= MOST_LOOKED_AT {
                 break;
             }
             if let Some(entry) = state.version_at(key, seqno) {
                 let is_gone = entry.is_tombstone() && mutant::keep("tombstone");
                 seen.push(Seen { key, entry: (!is_gone).then_some(entry), before: last });
-                bytes += match (self.keys_only, entry.is_long()) {
-                    (true, _) => 0,
-                    // It may be as long as all others.
-                    (false, true) => FAST_BYTES,
-                    (false, false) => self.core.heap.slabs.slot_bytes(entry.at()).unwrap_or(0) as usize,
-                };
+                bytes += if self.keys_only { 0 } else { self.core.heap.bytes_at_once(entry) };
             }
             last = Some(&**key);
             looked_at += 1;
@@ -298,14 +292,15 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         let mut read = self.core.heap.read_many(&places).into_iter();
         let mut found = Vec::with_capacity(seen.len());
         for Seen { key, entry, before } in seen {
-            let value = match entry.map(|entry| (entry, if self.keys_only { None } else { read.next() })) {
+            let value = match entry {
                 None => None,
-                Some((_, None)) => Some(None),
-                Some((entry, Some(read))) => match self.core.value_from(state, key, entry, read) {
-                    Ok(value) => Some(Some(value)),
+                // Nothing was read of those whose values are not wanted.
+                Some(entry) => match read.next().map(|read| self.core.value_from(state, key, entry, read)) {
+                    None => Some(None),
+                    Some(Ok(value)) => Some(Some(value)),
                     // What comes before it is given first.
-                    Err(_) if before.is_some() => return Ok((found, before)),
-                    Err(error) => return Err(error),
+                    Some(Err(_)) if before.is_some() => return Ok((found, before)),
+                    Some(Err(error)) => return Err(error),
                 },
             };
             found.push(Fast { key: key.to_vec(), value });

@@ -15,7 +15,7 @@ const MOST_SEQNOS: usize = 1 << 16;
 /// Bytes of a slot that are read at once, where the pool is not in memory.
 const ONE_READ: u64 = 8 << 10;
 /// Most bytes of slots of records that are read at once.
-const MOST_AT_ONCE: u64 = 1 << 20;
+pub const MOST_AT_ONCE: u64 = 1 << 20;
 /// Bytes of log that a word takes which is staged as free.
 pub const FREE_BYTES: u64 = 16;
 
@@ -240,14 +240,17 @@ impl<P: Pool> Heap<P> {
     /// How many of the first of `entries` may be read at once: `most`, up to a MiB of slots, and what is kept in parts alone. One at the
     /// least, if there is any.
     pub fn first_of(&self, entries: impl Iterator<Item = Entry>, most: usize) -> usize {
-        let mut bytes = 0;
+        let (mut bytes, mut is_first) = (0, true);
         let fits = |entry: &Entry| {
-            let is_first = bytes == 0;
-            let slot = self.slabs.slot_bytes(entry.at()).unwrap_or(0).max(1);
-            bytes += if entry.is_long() { MOST_AT_ONCE } else { slot };
-            is_first || bytes <= MOST_AT_ONCE && !entry.is_long()
+            bytes += self.bytes_at_once(*entry);
+            std::mem::take(&mut is_first) || bytes <= MOST_AT_ONCE && !entry.is_long()
         };
         entries.take(most).take_while(fits).count()
+    }
+
+    /// What the record of `entry` counts of what is read at once: what is kept in parts may be as long as all others.
+    pub fn bytes_at_once(&self, entry: Entry) -> u64 {
+        if entry.is_long() { MOST_AT_ONCE } else { self.slabs.slot_bytes(entry.at()).unwrap_or(0) }
     }
 
     /// A record with its value, of which `head` and `value` are in the slot at byte `at`.

@@ -146,9 +146,7 @@ impl<P: Pool> Source for FastSource<'_, P> {
                 return Ok(());
             }
             match record {
-                Some(Ok((head, value)))
-                    if head.key == **key && head.seqno == entry.seqno && !entry.is_doubtful() =>
-                {
+                Some(Ok((head, value))) if entry.is_in(&head, key) => {
                     self.current = Some((key, entry.seqno, Some(value)));
                     return Ok(());
                 }
@@ -165,11 +163,9 @@ impl<'m, P: Pool> FastSource<'m, P> {
     /// The next victim with its record, unless it is a tombstone.
     fn next_victim(&mut self) -> Option<(&'m Victim, Option<Result<Record>>)> {
         if self.ahead.is_empty() {
-            let rest = self.victims.as_slice();
-            // What is kept in parts is read alone: it may be as long as a table.
-            let short = self.heap.first_of(rest.iter().map(|victim| victim.entry), RECORDS_AHEAD);
-            let now = &rest[..short];
-            self.victims = rest[now.len()..].iter();
+            let count = self.heap.first_of(self.victims.clone().map(|victim| victim.entry), RECORDS_AHEAD);
+            let (now, later) = self.victims.as_slice().split_at(count);
+            self.victims = later.iter();
             let records = now.iter().filter(|victim| !victim.entry.is_tombstone());
             let places: Vec<u64> = records.map(|victim| victim.entry.at()).collect();
             let mut read = self.heap.read_many(&places).into_iter();

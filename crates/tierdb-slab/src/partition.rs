@@ -15,6 +15,7 @@ use crate::key::{Key, apart_bytes};
 use crate::levels::Levels;
 use crate::live::LiveTable;
 use crate::promote::Hand;
+use crate::record::Head;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -88,6 +89,11 @@ impl Entry {
     /// Whether it has a bit in its bucket if it is read: only the fast tier has it, and it is to be read again.
     pub fn is_counted(self) -> bool {
         !self.is_clean() && !self.is_tombstone()
+    }
+
+    /// Whether a record with this head is the version of `key` that it says.
+    pub fn is_in(self, head: &Head, key: &[u8]) -> bool {
+        head.key == key && head.seqno == self.seqno && !self.is_doubtful()
     }
 
     /// Whether flash has the same version.

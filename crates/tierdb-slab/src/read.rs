@@ -235,7 +235,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             return Some(value);
         }
         let (head, value) = self.heap.read(entry.at()).ok()?;
-        if head.key != key || head.seqno != entry.seqno || entry.is_doubtful() {
+        if !entry.is_in(&head, key) {
             return None;
         }
         if !is_hottest(self.tracker.popularity(hash)) {
@@ -260,9 +260,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         read: Result<Record>,
     ) -> Result<Value> {
         let error = match read {
-            Ok((head, value)) if head.key == key && head.seqno == entry.seqno && !entry.is_doubtful() => {
-                return Ok(Value::from(value));
-            }
+            Ok((head, value)) if entry.is_in(&head, key) => return Ok(Value::from(value)),
             Ok(_) => self.heap.damaged(entry.at()),
             Err(error) => error,
         };

@@ -57,11 +57,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Checks what was `read` as the record of `entry`, and returns how many bytes that were.
     fn check_record(&self, key: &[u8], entry: Entry, read: Result<Record>) -> Result<u64> {
         let (head, value) = read.map_err(|error| error.with_key(key))?;
-        if head.key != key
-            || head.seqno != entry.seqno
-            || entry.is_doubtful()
-            || self.heap.mark(entry.at()).is_none()
-        {
+        if !entry.is_in(&head, key) || self.heap.mark(entry.at()).is_none() {
             return Err(self.heap.damaged(entry.at()).with_key(key));
         }
         Ok((head.key.len() + value.len()) as u64)
@@ -84,8 +80,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 let state = part.read();
                 let mut last = None;
                 let next = state.index.range::<[u8], _>((Bound::Included(&*from), Bound::Unbounded));
-                let mut next: Vec<_> = next.take(AT_ONCE).collect();
-                next.truncate(self.heap.first_of(next.iter().map(|(_, entry)| **entry), AT_ONCE));
+                let count = self.heap.first_of(next.clone().map(|(_, entry)| *entry), AT_ONCE);
+                let next: Vec<_> = next.take(count).collect();
                 let places: Vec<u64> = next.iter().map(|(_, entry)| entry.at()).collect();
                 for ((key, entry), read) in next.into_iter().zip(self.heap.read_many(&places)) {
                     match self.check_record(key, *entry, read) {
