@@ -51,13 +51,16 @@ impl Default for RealOptions {
 pub struct Device {
     batching: ReadBatching,
     rings: Option<Combiner<Ring>>,
+    /// Whether the medium is the machine's memory. The kernel gives each transfer of a ring to a thread there, as none of them may wait,
+    /// though all of them only copy.
+    on_memory: bool,
     pool: OnceLock<Pool>,
     writes: Mutex<Ring>,
 }
 
 impl Device {
     /// `ring` is one that works, if there is one.
-    pub fn new(options: &RealOptions, ring: Option<Ring>) -> Self {
+    pub fn new(options: &RealOptions, ring: Option<Ring>, on_memory: bool) -> Self {
         let rings = ring.map(|first| {
             let more = (1..options.rings).map(|_| Ring::default());
             let window = match options.batching {
@@ -66,7 +69,8 @@ impl Device {
             };
             Combiner::new(std::iter::once(first).chain(more).collect(), options.batch.clamp(1, BATCH), window)
         });
-        Device { batching: options.batching, rings, pool: OnceLock::new(), writes: Mutex::default() }
+        let (pool, writes) = (OnceLock::new(), Mutex::default());
+        Device { batching: options.batching, rings, on_memory, pool, writes }
     }
 
     pub fn combined(&self) -> Combined {
@@ -90,6 +94,12 @@ impl Device {
         if let [read] = reads {
             return vec![self.read(read.file.handle(), read.at, &mut read.buf)];
         }
+        if self.on_memory {
+            let read = |read: &mut FileRead<'_, RealFile>| {
+                read.file.handle().finish_read(read.at, &mut read.buf, None)
+            };
+            return reads.iter_mut().map(read).collect();
+        }
         let Some(rings) = &self.rings else {
             return self.pool.get_or_init(Pool::new).read_many(reads);
         };
@@ -111,7 +121,7 @@ impl Device {
 
     /// Writes `pieces` of `bytes`: `at_once`, or one by one.
     pub fn write_pieces(&self, file: &Handle, bytes: &[u8], pieces: &[Piece], at_once: bool) -> Result<()> {
-        if !at_once || self.rings.is_none() {
+        if !at_once || self.on_memory || self.rings.is_none() {
             return cut(bytes, pieces).try_for_each(|(at, piece)| file.finish_write(at, piece, None));
         }
         let pieces: Vec<_> = cut(bytes, pieces).collect();

@@ -95,8 +95,9 @@ impl RealDir {
         )?;
         let probe = if read_only { Probe::to_read(&fd, options) } else { Probe::new(&fd, options) };
         let probe = probe.map_err(|errno| os_error("probe", name.clone(), 0, errno))?;
-        let medium = probe.medium(&fd, options);
-        let device = Arc::new(Device::new(options, probe.ring.ok()));
+        let on_memory = is_on_memory(&fd);
+        let medium = probe.medium(on_memory, options);
+        let device = Arc::new(Device::new(options, probe.ring.ok(), on_memory));
         let direct_io = probe.direct_io;
         let inner = Inner { fd, name, path: path.to_owned(), direct_io, read_only, medium, device };
         Ok(RealDir(Arc::new(inner)))
@@ -236,8 +237,7 @@ impl Probe {
         Ok(Probe { direct_io, ring })
     }
 
-    fn medium(&self, dir: &OwnedFd, options: &RealOptions) -> String {
-        const TMPFS: i128 = 0x0102_1994;
+    fn medium(&self, on_memory: bool, options: &RealOptions) -> String {
         let mut words = String::from(match self.direct_io {
             true => DIRECT_IO,
             false => "buffered (file system refuses direct I/O)",
@@ -250,11 +250,17 @@ impl Probe {
         if let (Err(why), true) = (&self.ring, options.io_uring) {
             words.push_str(&format!(" ({why})"));
         }
-        if fstatfs(dir).is_ok_and(|stat| i128::from(stat.f_type) == TMPFS) {
+        if on_memory {
             words.push_str(", on memory (tmpfs): nothing outlives the machine");
         }
         words
     }
+}
+
+/// Whether the files of `dir` are in the machine's memory.
+fn is_on_memory(dir: &OwnedFd) -> bool {
+    const TMPFS: i128 = 0x0102_1994;
+    fstatfs(dir).is_ok_and(|stat| i128::from(stat.f_type) == TMPFS)
 }
 
 /// An empty file that goes when it is closed.

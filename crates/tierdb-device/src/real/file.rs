@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn a_full_device_is_a_full_device_to_every_write() {
         let full = open("/dev/full", OFlags::RDWR, Mode::empty()).expect("/dev/full");
-        let device = Arc::new(Device::new(&RealOptions::default(), None));
+        let device = Arc::new(Device::new(&RealOptions::default(), None, false));
         let file = RealFile::new(Handle::new(full, "full".into()), device, true);
         let bytes = AlignedBuf::from_bytes(&[1; 100]).expect("memory");
         for result in [file.write(8192, &bytes), file.write_durable(8192, &bytes)] {
@@ -369,7 +369,7 @@ mod tests {
         let open = || std::fs::File::options().create(true).truncate(true).read(true).write(true).open(&path);
         let bytes = AlignedBuf::from_bytes(&[1; 100]).expect("memory");
         for direct_io in [false, true] {
-            let device = Arc::new(Device::new(&RealOptions::default(), None));
+            let device = Arc::new(Device::new(&RealOptions::default(), None, false));
             let handle = Handle::new(open().expect("file").into(), "cached".into());
             let file = RealFile::new(handle, device, direct_io);
             file.write_durable(0, &bytes).and_then(|()| file.sync()).expect("nothing has failed");
@@ -391,7 +391,7 @@ mod tests {
         let open = || {
             let file =
                 std::fs::File::options().create(true).truncate(false).read(true).write(true).open(&path);
-            let device = Arc::new(Device::new(&RealOptions::default(), None));
+            let device = Arc::new(Device::new(&RealOptions::default(), None, false));
             RealFile::new(Handle::new(file.expect("file").into(), "claimed".into()), device, true)
         };
         let write = |file: &RealFile| {
@@ -428,7 +428,7 @@ mod tests {
         let file = std::fs::File::options().create(true).truncate(true).read(true).write(true).open(&path);
         let file = file.expect("file");
         std::fs::remove_file(&path).expect("remove");
-        let device = Arc::new(Device::new(&RealOptions::default(), None));
+        let device = Arc::new(Device::new(&RealOptions::default(), None, false));
         let handle = Handle::new(file.try_clone().expect("a descriptor").into(), "discarded".into());
         let real = RealFile::new(handle, device, false);
         real.set_len(64 * BLOCK).expect("room");

@@ -208,7 +208,7 @@ mod tests {
         use std::sync::atomic::{AtomicBool, Ordering};
         let Ok(ring) = IoUring::new(8) else { return };
         let (source, mut sink) = std::io::pipe().expect("pipe");
-        let device = Arc::new(Device::new(&RealOptions::default(), None));
+        let device = Arc::new(Device::new(&RealOptions::default(), None, false));
         let mut reader = Reader {
             file: &RealFile::new(Handle::new(source.into(), "pipe".into()), device, true),
             ring,
