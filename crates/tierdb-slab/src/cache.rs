@@ -170,19 +170,22 @@ impl Cache {
         &self.shards[(hash >> 60) as usize % SHARDS]
     }
 
-    /// The value of `key`, which hashes to `hash`, in `table`.
+    /// The value of `key`, which hashes to `hash`, in `table`; counted.
     pub fn get(&self, table: u64, key: &[u8], hash: u64) -> Option<Value> {
-        let found = {
-            let shard = &mut *self.shard(hash).lock();
-            let place = shard.place_of(table, key, hash);
-            place.and_then(|place| shard.clock[place].as_mut()).map(|cached| {
-                (cached.again, cached.kept) = (true, 0);
-                cached.value()
-            })
-        };
+        let found = self.find(table, key, hash);
         let counter = if found.is_some() { &self.hits } else { &self.misses };
         counter.add(1);
         found
+    }
+
+    /// The same, not counted.
+    pub fn find(&self, table: u64, key: &[u8], hash: u64) -> Option<Value> {
+        let shard = &mut *self.shard(hash).lock();
+        let place = shard.place_of(table, key, hash);
+        place.and_then(|place| shard.clock[place].as_mut()).map(|cached| {
+            (cached.again, cached.kept) = (true, 0);
+            cached.value()
+        })
     }
 
     /// Keeps the value of `key`, which hashes to `hash`, if it takes at most an eighth of its shard, and unless `popularity`, by hash, says

@@ -15,6 +15,8 @@ pub struct Counters {
     pub user_bytes: Counter,
     /// Reads that the fast tier answered.
     pub fast_hits: Counter,
+    /// Of them, those that the object cache had.
+    pub fast_cached: Counter,
     /// Reads of keys on flash that the object cache answered.
     pub cache_hits: Counter,
     /// Reads that tables on a fast device answered.

@@ -231,7 +231,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// become of the slot since. The hottest are kept in DRAM.
     fn read_unlocked(&self, key: &[u8], entry: Entry) -> Option<Value> {
         let (number, hash) = (POOL | entry.seqno, hash_of(key));
-        if let Some(value) = self.cache.get(number, key, hash) {
+        if let Some(value) = self.cache.find(number, key, hash) {
+            self.counters.fast_cached.add(1);
             return Some(value);
         }
         let (head, value) = self.heap.read(entry.at()).ok()?;
