@@ -4,7 +4,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 use tierdb_base::FailureLatch;
 use tierdb_device::Meter;
-use tierdb_engine::{Durability, Engine, TierDir, KeyRange, Media, WriteBatch};
+use tierdb_engine::{Durability, Engine, KeyRange, Media, TierDir, WriteBatch};
 use tierdb_pmem::Pool;
 use tierdb_sim::{SimDir, World};
 

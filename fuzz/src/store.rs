@@ -113,7 +113,7 @@ impl ClosedStore {
 
     fn opens_from_image(&self) -> bool {
         let engine = ValueLog::open(in_memory(&self.world.copy()), options()).expect("a closed store opens");
-        engine.stats().counters.contains(&("opened_from_image", 1))
+        engine.stats().figure("opened_from_image") == Some(1)
     }
 
     /// Opens it, and uses it.

@@ -221,10 +221,10 @@ impl Store for Open {
         };
         // What the fast tier has beside: values that the cache gave up, tables of the first level.
         let second_level = ["second_level_hits", "reads_fast_tables"];
-        let second_level: u64 = second_level.into_iter().filter_map(|name| stats.counter(name)).sum();
+        let second_level: u64 = second_level.into_iter().filter_map(|name| stats.figure(name)).sum();
         // A cache that is asked for each of several tables misses as often.
         let misses = stats.cache.misses.saturating_sub(second_level);
-        let misses = stats.counter("reads_flash").unwrap_or(misses);
+        let misses = stats.figure("reads_flash").unwrap_or(misses);
         let mut counts = Counts {
             mode: stats.mode,
             hits: stats.cache.hits + stats.write_buffer_hits + second_level,

@@ -436,7 +436,7 @@ impl Before {
     }
 }
 
-/// By how much counters have grown; what has not is left out, as are figures that are no counts and have fallen.
+/// By how much counters have grown; what has not is left out, as is what a peer counts that has fallen.
 fn growth(now: &[(String, u64)], before: &[(String, u64)]) -> Vec<(String, u64)> {
     let since = now.iter().map(|(name, count)| {
         let old = before.iter().find(|(own, _)| own == name).map_or(0, |(_, old)| *old);

@@ -101,8 +101,8 @@ pub enum Command {
 
     /// Show what the store holds, on which tiers, and what that cost
     ///
-    /// Counters start at zero whenever a store is opened, so those of this command are its own; 'tierdb load
-    /// --stat' shows those of a load. What is zero is left out; --json has it.
+    /// Counters start at zero whenever a store is opened; what was counted before, in each use that ended with a close, is summed
+    /// up under 'before this open'. 'tierdb load --stat' shows the counters of a load. What is zero is left out; --json has it.
     #[command(after_help = "Examples:
   tierdb stat ./store
   tierdb stat ./store --json")]

@@ -1,7 +1,7 @@
 //! Stores on disk.
 
 use crate::exit::Failure;
-use crate::store::{Copied, OpenHow, Saved, Stores, Work};
+use crate::store::{Copied, OpenHow, Saved, Show, Stores, Work};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -14,11 +14,11 @@ pub struct Disk;
 
 impl Stores for Disk {
     fn with(&self, target: &Path, how: OpenHow, work: &mut Work<'_>) -> Result<(), Failure> {
-        let db = open(target, how)?;
-        let done = work(db.engine());
-        let closed = db.close();
-        done?;
-        Ok(closed?)
+        with_db(target, how, |db| work(db.engine()))
+    }
+
+    fn stat(&self, target: &Path, show: &mut Show<'_>) -> Result<(), Failure> {
+        with_db(target, OpenHow::Existing, |db| show(&db.stats(), db.history()))
     }
 
     fn flash_bytes(&self, target: &Path) -> Result<u64, Failure> {
@@ -60,11 +60,7 @@ impl Stores for Disk {
     }
 
     fn checkpoint(&self, target: &Path, dir: &Path) -> Result<Copied, Failure> {
-        let db = open(target, OpenHow::Existing)?;
-        let done = db.checkpoint(dir);
-        let closed = db.close();
-        let copied = done?;
-        closed?;
+        let copied = with_db(target, OpenHow::Existing, |db| Ok(db.checkpoint(dir)?))?;
         Ok(Copied { entries: copied.entries, bytes: copied.bytes })
     }
 
@@ -72,6 +68,20 @@ impl Stores for Disk {
         let copied = tierdb::restore(dir, &Config::at(target)?)?;
         Ok(Copied { entries: copied.entries, bytes: copied.bytes })
     }
+}
+
+/// Opens the store at `target`, does `work` with it and closes it, whatever came of the work.
+fn with_db<T>(
+    target: &Path,
+    how: OpenHow,
+    work: impl FnOnce(&Db) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let db = open(target, how)?;
+    let done = work(&db);
+    let closed = db.close();
+    let made = done?;
+    closed?;
+    Ok(made)
 }
 
 fn open(target: &Path, how: OpenHow) -> Result<Db, Failure> {

@@ -90,12 +90,11 @@ fn dispatch(cli: &Cli, stores: &dyn Stores, mut io: Streams<'_>) -> Result<(), F
                 None => Ok(()),
             })
         }
-        Command::Stat(stat) => stores.with(&stat.store, OpenHow::Existing, &mut |engine| {
-            let stats = engine.stats();
+        Command::Stat(stat) => stores.stat(&stat.store, &mut |stats, history| {
             if stat.json {
-                stat::write_json(&stats, io.out)?;
+                stat::write_json(stats, history, io.out)?;
             } else {
-                stat::write_table(&stats, io.out)?;
+                stat::write_table(stats, history, io.out)?;
             }
             Ok(())
         }),

@@ -1,10 +1,11 @@
-//! What of a store is on which tier, and why: for engines that move keys between the tiers, from their counters.
+//! What of a store is on which tier, and why: for engines that move keys between the tiers, from their figures.
 
 use crate::text::grouped;
+use tierdb::History;
 use tierdb_base::ByteSize;
 use tierdb_engine::Stats;
 
-/// Counters that are told here, and by no row of their own.
+/// Figures that are told here, and by no row of their own.
 const TOLD: [&str; 34] = [
     "keys_fast",
     "copies_fast",
@@ -12,6 +13,7 @@ const TOLD: [&str; 34] = [
     "keys_flash",
     "tables",
     "reads_fast",
+    "reads_fast_cached",
     "reads_cached",
     "reads_flash",
     "reads_missing",
@@ -35,43 +37,45 @@ const TOLD: [&str; 34] = [
     "tables_written",
     "tables_replaced",
     "table_bytes_written",
-    "table_bytes_per_demoted_key",
     "flash_budget_bytes_per_day",
     "flash_budget_spent_bytes",
     "flash_budget_left_bytes",
     "flash_budget_holds_back_migration",
 ];
 
-/// Whether [`rows`] tells of the counter `name` of this store.
-pub fn tells(stats: &Stats, name: &str) -> bool {
-    has(stats) && TOLD.contains(&name)
+/// Names and what they are.
+type Rows = Vec<(&'static str, String)>;
+
+/// Whether the figure `name` of a store of `engine` is told here.
+pub fn tells(engine: &str, name: &str) -> bool {
+    has(engine) && TOLD.contains(&name)
 }
 
-fn has(stats: &Stats) -> bool {
-    stats.engine == "slab"
+fn has(engine: &str) -> bool {
+    engine == "slab"
 }
 
-/// Names and what they are; nothing of an engine that moves no keys.
-pub fn rows(stats: &Stats) -> Vec<(&'static str, String)> {
-    if !has(stats) {
+/// What is where now, and what was moved since the open; nothing of an engine that moves no keys.
+pub fn rows(stats: &Stats) -> Rows {
+    if !has(stats.engine) {
         return Vec::new();
     }
-    let count = |name: &str| stats.counter(name).unwrap_or(0);
-    let number = |name: &str| grouped(count(name));
-    let size = |name: &str| ByteSize(count(name)).to_string();
-    let reads = ["reads_cached", "reads_fast", "reads_flash"].map(count);
-    let all: u64 = reads.iter().sum();
-    let [dram, fast, flash] =
-        reads.map(|served| format!("{:.1} %", 100.0 * served as f64 / all.max(1) as f64));
-    let served = match all {
-        0 => "no reads yet".into(),
-        _ => {
-            format!("DRAM {dram}, fast tier {fast}, flash {flash}; {} found nothing", number("reads_missing"))
-        }
-    };
-    let clocks = TOLD.into_iter().filter(|name| name.starts_with("tracked_clock_")).map(number);
-    let clocks: Vec<String> = clocks.collect();
-    let mut rows = vec![
+    let figure = |name: &str| stats.figure(name);
+    let mut rows = kept(&figure);
+    rows.extend(moved(&figure));
+    rows.push(budget(&figure));
+    rows
+}
+
+/// What a store of `engine` had moved before, and why; nothing of one that moves no keys.
+pub fn rows_before(engine: &str, history: &History) -> Rows {
+    if has(engine) { moved(&|name| history.figure(name)) } else { Vec::new() }
+}
+
+/// What is on which tier.
+fn kept(figure: &dyn Fn(&str) -> Option<u64>) -> Rows {
+    let number = |name: &str| grouped(figure(name).unwrap_or(0));
+    vec![
         (
             "keys on the fast tier",
             format!(
@@ -82,6 +86,29 @@ pub fn rows(stats: &Stats) -> Vec<(&'static str, String)> {
             ),
         ),
         ("keys on flash", format!("{} in {} tables", number("keys_flash"), number("tables"))),
+    ]
+}
+
+/// Who served reads, how popular keys are, and what was moved for that.
+fn moved(figure: &dyn Fn(&str) -> Option<u64>) -> Rows {
+    let count = |name: &str| figure(name).unwrap_or(0);
+    let number = |name: &str| grouped(count(name));
+    let cached = count("reads_fast_cached");
+    let [dram, fast, flash] = ["reads_cached", "reads_fast", "reads_flash"].map(count);
+    let reads = [dram.saturating_add(cached), fast.saturating_sub(cached), flash];
+    let all = reads.into_iter().fold(0, u64::saturating_add);
+    let [dram, fast, flash] =
+        reads.map(|served| format!("{:.1} %", 100.0 * served as f64 / all.max(1) as f64));
+    let served = match all {
+        0 => "no reads yet".into(),
+        _ => {
+            format!("DRAM {dram}, fast tier {fast}, flash {flash}; {} found nothing", number("reads_missing"))
+        }
+    };
+    let clocks = TOLD.into_iter().filter(|name| name.starts_with("tracked_clock_")).map(number);
+    let clocks: Vec<String> = clocks.collect();
+    let written = count("table_bytes_written");
+    vec![
         ("reads served by", served),
         (
             "keys by clock 0, 1, … 7",
@@ -98,24 +125,31 @@ pub fn rows(stats: &Stats) -> Vec<(&'static str, String)> {
         (
             "moved to flash",
             format!(
-                "{} keys in {} migrations, which wrote {} tables and replaced {}: {}, {} a key",
+                "{} keys in {} migrations ({} were held back), which wrote {} tables and replaced {}: {}, {} a key",
                 number("demoted_keys"),
                 number("migrations"),
+                number("migrations_held_back"),
                 number("tables_written"),
                 number("tables_replaced"),
-                size("table_bytes_written"),
-                size("table_bytes_per_demoted_key")
+                ByteSize(written),
+                ByteSize(written / count("demoted_keys").max(1))
             ),
         ),
         (
             "copied to the fast tier",
             format!("{} keys; {} copies dropped again", number("promoted_keys"), number("dropped_copies")),
         ),
-    ];
-    let budget = match stats.counter("flash_budget_bytes_per_day") {
+    ]
+}
+
+/// What may be written to flash.
+fn budget(figure: &dyn Fn(&str) -> Option<u64>) -> (&'static str, String) {
+    let count = |name: &str| figure(name).unwrap_or(0);
+    let size = |name: &str| ByteSize(count(name)).to_string();
+    let budget = match figure("flash_budget_bytes_per_day") {
         None => "none".into(),
         Some(_) => format!(
-            "{} a day; {} spent, {} left now; {}, {} times so far",
+            "{} a day; {} spent, {} left now; {}",
             size("flash_budget_bytes_per_day"),
             size("flash_budget_spent_bytes"),
             size("flash_budget_left_bytes"),
@@ -123,11 +157,9 @@ pub fn rows(stats: &Stats) -> Vec<(&'static str, String)> {
                 0 => "migration is not held back",
                 _ => "migration is held back",
             },
-            number("migrations_held_back")
         ),
     };
-    rows.push(("flash write budget", budget));
-    rows
+    ("flash write budget", budget)
 }
 
 #[cfg(test)]
@@ -139,12 +171,18 @@ mod tests {
         let mut stats = Stats {
             engine: "slab",
             counters: vec![
-                ("keys_fast", 1200),
                 ("reads_cached", 1),
+                ("reads_fast", 4),
+                ("reads_fast_cached", 1),
                 ("reads_flash", 3),
+                ("migrations_held_back", 7),
+                ("demoted_keys", 2),
+                ("table_bytes_written", 6 << 10),
+            ],
+            gauges: vec![
+                ("keys_fast", 1200),
                 ("flash_budget_bytes_per_day", 24 << 30),
                 ("flash_budget_holds_back_migration", 1),
-                ("migrations_held_back", 7),
             ],
             ..Stats::default()
         };
@@ -154,14 +192,16 @@ mod tests {
         assert!(row(&stats, "keys on the fast tier").starts_with("1,200, "));
         assert_eq!(
             row(&stats, "reads served by"),
-            "DRAM 25.0 %, fast tier 0.0 %, flash 75.0 %; 0 found nothing"
+            "DRAM 25.0 %, fast tier 37.5 %, flash 37.5 %; 0 found nothing"
         );
-        let budget = "24 GiB a day; 0 B spent, 0 B left now; migration is held back, 7 times so far";
+        let budget = "24 GiB a day; 0 B spent, 0 B left now; migration is held back";
         assert_eq!(row(&stats, "flash write budget"), budget);
-        assert!(tells(&stats, "keys_fast") && !tells(&stats, "partitions"));
-        stats.counters.clear();
+        let moved = row(&stats, "moved to flash");
+        assert!(moved.contains("(7 were held back)") && moved.ends_with(": 6 KiB, 3 KiB a key"), "{moved}");
+        assert!(tells("slab", "keys_fast") && !tells("slab", "partitions"));
+        stats.gauges.clear();
         assert_eq!(row(&stats, "flash write budget"), "none");
         stats.engine = "valuelog";
-        assert!(rows(&stats).is_empty() && !tells(&stats, "keys_fast"));
+        assert!(rows(&stats).is_empty() && !tells("valuelog", "keys_fast"));
     }
 }

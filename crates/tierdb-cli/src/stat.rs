@@ -1,21 +1,28 @@
 //! `stat`: a store's statistics, for people and as JSON.
 
 use crate::placement;
-use crate::text::grouped;
+use crate::text::{counted as several, grouped};
+use indicatif::HumanDuration;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tierdb::{History, IoSum};
 use tierdb_base::{ByteSize, TierRole};
 use tierdb_engine::{CacheStats, IoStats, LatencyStats, Stats, TierStats};
 
-/// Prints the statistics as an indented list, without what is zero.
-pub fn write_table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
-    out.write_all(table(stats).as_bytes())
+/// Prints the statistics, and what was counted before the open, as an indented list, without what is zero.
+pub fn write_table(stats: &Stats, history: Option<&History>, out: &mut dyn Write) -> io::Result<()> {
+    let mut list = table(stats);
+    history.into_iter().for_each(|history| history_rows(&mut list, stats.engine, history));
+    out.write_all(list.0.as_bytes())
 }
 
-/// Prints the statistics as one JSON object.
-pub fn write_json(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "{}", as_object(stats))
+/// Prints the same as one JSON object.
+pub fn write_json(stats: &Stats, history: Option<&History>, out: &mut dyn Write) -> io::Result<()> {
+    let mut object = as_object(stats);
+    object["history"] = history.map_or(Value::Null, history_object);
+    writeln!(out, "{object}")
 }
 
 /// A list under construction: names on the left, what they are on the right.
@@ -43,15 +50,36 @@ impl List {
             self.size_row(part, *bytes);
         }
     }
+
+    /// Figures of a store of `engine`; those that are told elsewhere, or not there, are left out.
+    fn count_rows<'n>(&mut self, engine: &str, figures: impl Iterator<Item = (&'n str, u64)>) {
+        for (name, count) in figures.filter(|(name, count)| *count > 0 && !placement::tells(engine, name)) {
+            let (name, count) = counted(name, count);
+            self.row(name, &count);
+        }
+    }
+
+    fn io_row(&mut self, of: &str, io: &IoStats) {
+        let text = format!(
+            "{} in {} reads, {} in {} writes, {} syncs",
+            ByteSize(io.read_bytes),
+            grouped(io.reads),
+            ByteSize(io.written_bytes),
+            grouped(io.writes),
+            grouped(io.syncs)
+        );
+        self.row(&format!("{of} I/O"), &text);
+    }
 }
 
-fn table(stats: &Stats) -> String {
+fn table(stats: &Stats) -> List {
     let mut list = List(String::new());
     list.heading("store");
     list.row("engine", stats.engine);
     list.row("mode", &stats.mode);
     let about = if stats.keys_estimated { "about " } else { "" };
     list.row("keys", &format!("{about}{}", grouped(stats.keys)));
+    list.count_rows(stats.engine, stats.gauges.iter().copied());
     if let Some(cause) = &stats.poisoned {
         list.row("read-only", cause);
     }
@@ -70,21 +98,54 @@ fn table(stats: &Stats) -> String {
     }
     list.heading("since this open");
     list.size_row("written by callers", stats.user_bytes_written);
-    let amplification = stats.write_amplification().map(|factor| format!("{factor:.2}"));
-    list.row("write amplification", amplification.as_deref().unwrap_or("nothing written yet"));
+    list.row("write amplification", &factor(stats.write_amplification()));
     list.row("writers held back", &duration(stats.stall_ns));
-    let more = stats.counters.iter().filter(|(name, _)| !placement::tells(stats, name));
-    for (name, count) in stats.operations.iter().chain(more).filter(|(_, count)| *count > 0) {
-        let (name, count) = counted(name, *count);
-        list.row(name, &count);
-    }
+    let figures = stats.operations.iter().chain(&stats.counters);
+    list.count_rows(stats.engine, figures.copied());
     if stats.latencies.iter().any(|(_, latency)| latency.count > 0) {
         list.heading("latency                     count       mean        p50        p99        max");
         for (name, latency) in stats.latencies.iter().filter(|(_, latency)| latency.count > 0) {
             list.row(name, &latency_columns(latency));
         }
     }
-    list.0
+    list
+}
+
+/// What was counted before the open.
+fn history_rows(list: &mut List, engine: &str, history: &History) {
+    list.heading("before this open");
+    // The number may be anything.
+    let closed = UNIX_EPOCH.checked_add(Duration::from_secs(history.closed));
+    let since = closed.and_then(|closed| SystemTime::now().duration_since(closed).ok());
+    let ended = since.map_or("in the future".into(), |since| format!("{} ago", HumanDuration(since)));
+    let open = HumanDuration(Duration::from_secs(history.open_seconds));
+    let uses = several(history.uses, "time", "times");
+    list.row("used", &format!("{uses}, open for {open} in all; the last one ended {ended}"));
+    list.size_row("written by callers", history.user_bytes_written);
+    list.row("write amplification", &factor(history.write_amplification()));
+    list.row("writers held back", &duration(history.stall_ns));
+    let cache =
+        CacheStats { hits: history.cache_hits, misses: history.cache_misses, ..CacheStats::default() };
+    hit_rows(list, &cache, history.write_buffer_hits);
+    placement::rows_before(engine, history).iter().for_each(|(name, what)| list.row(name, what));
+    let figures = history.operations.iter().chain(&history.counters);
+    list.count_rows(engine, figures.map(|(name, count)| (name.as_str(), *count)));
+    for (role, by_cause) in &history.io {
+        for (cause, IoSum { reads, read_bytes, writes, written_bytes, syncs, .. }) in by_cause {
+            let io = IoStats {
+                reads: *reads,
+                read_bytes: *read_bytes,
+                writes: *writes,
+                written_bytes: *written_bytes,
+                syncs: *syncs,
+            };
+            list.io_row(&format!("{role} {cause}"), &io);
+        }
+    }
+}
+
+fn factor(factor: Option<f64>) -> String {
+    factor.map_or("nothing written yet".into(), |factor| format!("{factor:.2}"))
 }
 
 /// A counter for people: the suffix of its name says what it counts.
@@ -104,15 +165,7 @@ fn tier_rows(list: &mut List, tier: &TierStats) {
     list.row("used", &of(tier.used, tier.capacity));
     list.part_rows(&tier.parts);
     for (cause, io) in tier.io.iter().filter(|(_, io)| *io != IoStats::default()) {
-        let text = format!(
-            "{} in {} reads, {} in {} writes, {} syncs",
-            ByteSize(io.read_bytes),
-            grouped(io.reads),
-            ByteSize(io.written_bytes),
-            grouped(io.writes),
-            grouped(io.syncs)
-        );
-        list.row(&format!("{cause} I/O"), &text);
+        list.io_row(cause, io);
     }
 }
 
@@ -120,10 +173,14 @@ fn cache_rows(list: &mut List, cache: &CacheStats, write_buffer_hits: u64) {
     list.heading("cache");
     list.row("used", &of(cache.bytes, cache.capacity));
     list.row("entries", &grouped(cache.entries));
+    list.row("evictions", &grouped(cache.evictions));
+    hit_rows(list, cache, write_buffer_hits);
+}
+
+fn hit_rows(list: &mut List, cache: &CacheStats, write_buffer_hits: u64) {
     let ratio = hit_ratio(cache).map(|ratio| format!("{:.1} %", ratio * 100.0));
     list.row("hit ratio", ratio.as_deref().unwrap_or("no reads yet"));
     list.row("hits, misses", &format!("{}, {}", grouped(cache.hits), grouped(cache.misses)));
-    list.row("evictions", &grouped(cache.evictions));
     list.row("write buffer hits", &grouped(write_buffer_hits));
 }
 
@@ -183,8 +240,15 @@ fn as_object(stats: &Stats) -> Value {
         "latencies": named(&stats.latencies, latency_object),
         "stall_ns": stats.stall_ns,
         "counters": named(&stats.counters, |count| (*count).into()),
+        "gauges": named(&stats.gauges, |figure| (*figure).into()),
         "read_only_because": stats.poisoned,
     })
+}
+
+fn history_object(history: &History) -> Value {
+    let mut object = json!(history);
+    object["write_amplification"] = history.write_amplification().into();
+    object
 }
 
 fn tier_object(tier: &TierStats) -> Value {
@@ -263,7 +327,7 @@ mod tests {
 
     #[test]
     fn the_table_shows_where_the_data_is_and_what_it_cost() {
-        let text = table(&stats());
+        let text = table(&stats()).0;
         for row in [
             "flash tier /store\n",
             "  used                      1 MiB of 1 GiB (0.1 %)\n",
@@ -278,7 +342,7 @@ mod tests {
             assert!(text.contains(row), "{row:?} is not in\n{text}");
         }
         let counters = vec![("log_blocks", 2000), ("log_bytes", 4 << 20), ("log_stall_ns", 1_500_000)];
-        let counted = table(&Stats { counters, ..stats() });
+        let counted = table(&Stats { counters, ..stats() }).0;
         for row in [
             "  log blocks                2,000\n",
             "  log bytes                 4 MiB\n",
@@ -287,19 +351,64 @@ mod tests {
             assert!(counted.contains(row), "{row:?} is not in\n{counted}");
         }
         let long = Stats { operations: vec![("a name of more than its column", 1)], ..stats() };
-        assert!(table(&long).contains("  a name of more than its column 1\n"));
-        assert!(!table(&Stats { counters: vec![("never", 0)], ..stats() }).contains("never"));
+        assert!(table(&long).0.contains("  a name of more than its column 1\n"));
+        assert!(!table(&Stats { counters: vec![("never", 0)], ..stats() }).0.contains("never"));
         assert!(text.contains("  keys                      1,234\n"), "{text}");
-        let estimated = table(&Stats { keys_estimated: true, ..stats() });
+        let estimated = table(&Stats { keys_estimated: true, ..stats() }).0;
         assert!(estimated.contains("  keys                      about 1,234\n"), "{estimated}");
-        assert!(table(&Stats::default()).contains("nothing written yet"));
+        assert!(table(&Stats::default()).0.contains("nothing written yet"));
+    }
+
+    fn history() -> History {
+        let mut history = History::default();
+        (history.uses, history.open_seconds, history.user_bytes_written) = (2, 7200, 1000);
+        history.operations.insert("put".into(), 12);
+        history.counters.extend([("migrations".to_owned(), 3), ("demoted_keys".to_owned(), 9)]);
+        history.gauges.insert("tracked_clock_2".into(), 77);
+        let mut io = IoSum::default();
+        (io.writes, io.written_bytes) = (3, 4000);
+        history.io.entry("flash".into()).or_default().insert("migration".into(), io);
+        history
+    }
+
+    #[test]
+    fn what_was_counted_before_the_open_is_told_in_a_part_of_its_own() {
+        let mut out = Vec::new();
+        write_table(&Stats { engine: "slab", ..stats() }, Some(&history()), &mut out).expect("memory");
+        let text = String::from_utf8(out).expect("text");
+        let (_, before) = text.split_once("\nbefore this open\n").expect("a part");
+        for row in [
+            "  used                      2 times, open for 2 hours in all; the last one ended ",
+            "  write amplification       4.00\n",
+            "  keys by clock 0, 1, … 7   0, 0, 77, 0,",
+            "  moved to flash            9 keys in 3 migrations (0 were held back), ",
+            "  put                       12\n",
+            "  flash migration I/O       0 B in 0 reads, 3.91 KiB in 3 writes, 0 syncs\n",
+        ] {
+            assert!(before.contains(row), "{row:?} is not in\n{before}");
+        }
+        assert!(!before.contains("  migrations "), "{before}");
+        let mut extreme = history();
+        (extreme.closed, extreme.open_seconds, extreme.cache_hits) = (u64::MAX, u64::MAX, u64::MAX);
+        extreme.cache_misses = u64::MAX;
+        extreme.counters.extend(["reads_cached", "reads_fast"].map(|name| (name.to_owned(), u64::MAX)));
+        write_table(&Stats { engine: "slab", ..stats() }, Some(&extreme), &mut Vec::new()).expect("memory");
+        let mut out = Vec::new();
+        write_json(&stats(), Some(&history()), &mut out).expect("memory");
+        let object: Value = serde_json::from_slice(&out).expect("JSON");
+        assert_eq!(object["history"]["io"]["flash"]["migration"]["written_bytes"], 4000);
+        assert_eq!(object["history"]["write_amplification"], 4.0);
+        let mut out = Vec::new();
+        write_json(&stats(), None, &mut out).expect("memory");
+        assert!(serde_json::from_slice::<Value>(&out).expect("JSON")["history"].is_null());
     }
 
     #[test]
     fn the_manual_names_every_field() {
         let manual = include_str!("../../../docs/cli.md");
-        let object = as_object(&stats());
-        let inner = [&object["tiers"][0], &object["cache"], &object["latencies"]["put"]];
+        let mut object = as_object(&stats());
+        object["history"] = history_object(&history());
+        let inner = [&object["tiers"][0], &object["cache"], &object["latencies"]["put"], &object["history"]];
         let io = &object["tiers"][0]["io"]["reclaim"];
         for fields in [&object, io].into_iter().chain(inner).filter_map(Value::as_object) {
             for name in fields.keys() {

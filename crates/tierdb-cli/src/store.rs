@@ -2,7 +2,8 @@
 
 use crate::exit::Failure;
 use std::path::Path;
-use tierdb_engine::{Damage, Engine, VerifyReport};
+use tierdb::History;
+use tierdb_engine::{Damage, Engine, Stats, VerifyReport};
 
 /// Whether a store must be there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +16,9 @@ pub enum OpenHow {
 
 /// What is done with an open store.
 pub type Work<'a> = dyn FnMut(&dyn Engine) -> Result<(), Failure> + 'a;
+
+/// What is done with what a store says of itself, and of the times that it was open before.
+pub type Show<'a> = dyn FnMut(&Stats, Option<&History>) -> Result<(), Failure> + 'a;
 
 /// What was copied from one store into another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +51,9 @@ pub trait Stores {
     /// Opens the store at `target`, does `work` with it and closes it, whatever came of the work. The
     /// failure of the work comes before that of the closing.
     fn with(&self, target: &Path, how: OpenHow, work: &mut Work<'_>) -> Result<(), Failure>;
+
+    /// Opens the store at `target`, which must be there, and `show`s what it says of itself.
+    fn stat(&self, target: &Path, show: &mut Show<'_>) -> Result<(), Failure>;
 
     /// How many bytes the files of the store at `target` take in its flash directories, as their file systems say: none where there
     /// is no store.

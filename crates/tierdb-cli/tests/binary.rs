@@ -89,6 +89,12 @@ fn a_store_lives_from_put_to_restore() {
         let stat = ok(tierdb(&words!["stat", &store, "--json"]));
         let stat: serde_json::Value = serde_json::from_slice(&stat).expect("JSON");
         assert_eq!(stat["keys"], 3);
+        // Three puts and two gets, each of a use of its own; what only looks at the store is none.
+        assert_eq!(stat["history"]["operations"]["put"], 3);
+        assert!(
+            ok_text(tierdb(&words!["stat", &store]))
+                .contains("before this open\n  used                      ")
+        );
 
         let name = store.file_stem().expect("named").to_str().expect("plain");
         let copy = place.path(&format!("copy-{name}"));

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use tierdb_base::Error;
 use tierdb_cli::args::Cli;
 use tierdb_cli::exit::{Exit, Failure};
-use tierdb_cli::store::{Copied, OpenHow, Saved, Stores, Work};
+use tierdb_cli::store::{Copied, OpenHow, Saved, Show, Stores, Work};
 use tierdb_cli::{Streams, run};
 use tierdb_engine::model::ModelStore;
 use tierdb_engine::{Durability, Engine, KeyRange, VerifyReport};
@@ -29,6 +29,10 @@ impl Stores for Models {
         let done = work(&engine);
         engine.close()?;
         done
+    }
+
+    fn stat(&self, target: &Path, show: &mut Show<'_>) -> Result<(), Failure> {
+        self.with(target, OpenHow::Existing, &mut |engine| show(&engine.stats(), None))
     }
 
     /// That of what is stored.

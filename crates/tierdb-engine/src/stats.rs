@@ -87,7 +87,7 @@ pub struct LatencyStats {
     pub max_ns: u64,
 }
 
-/// A store's statistics. Counters start at zero when the store is opened.
+/// A store's statistics. What is counted starts at zero when the store is opened.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
     /// The engine's name.
@@ -118,14 +118,17 @@ pub struct Stats {
     pub stall_ns: u64,
     /// Other counters of the engine, and of its log, by name.
     pub counters: Vec<(&'static str, u64)>,
+    /// What the engine has and does now, by name.
+    pub gauges: Vec<(&'static str, u64)>,
     /// Why the store is read-only, if it is.
     pub poisoned: Option<String>,
 }
 
 impl Stats {
-    /// The one of [`counters`](Stats::counters) that is named `name`, if there is one.
-    pub fn counter(&self, name: &str) -> Option<u64> {
-        self.counters.iter().find(|(own, _)| *own == name).map(|(_, count)| *count)
+    /// The one of [`counters`](Stats::counters) and [`gauges`](Stats::gauges) that is named `name`, if there is one.
+    pub fn figure(&self, name: &str) -> Option<u64> {
+        let all = self.counters.iter().chain(&self.gauges);
+        all.copied().find_map(|(own, figure)| (own == name).then_some(figure))
     }
 
     /// Bytes written to flash for each byte that callers wrote, or `None` before the first write.

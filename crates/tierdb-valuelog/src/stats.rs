@@ -80,7 +80,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }));
         let mut counters = vec![
             ("second_level_hits", c.second_level_hits.get()),
-            ("second_level_copies", self.second_level.kept()),
             ("flash_reads", c.flash_reads.get()),
             ("stalls", c.stalls.get()),
             ("reclaimed_records", c.reclaimed_records.get()),
@@ -91,7 +90,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
             ("rewritten_ranges", c.rewritten_ranges.get()),
             ("damaged_records", c.damaged_records.get()),
             ("quarantined_chunks", c.quarantined_chunks.get()),
-            ("opened_from_image", c.opened_from_image.get()),
         ];
         counters.extend(self.pool.counters());
         Stats {
@@ -115,6 +113,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
             latencies: self.latencies.stats(),
             stall_ns: c.stall_ns.get(),
             counters,
+            gauges: vec![
+                ("second_level_copies", self.second_level.kept()),
+                ("opened_from_image", c.opened_from_image.get()),
+            ],
             poisoned: self.gate.latch().check().err().map(|error| error.to_string()),
         }
     }

@@ -3,14 +3,16 @@
 use crate::checkpoint;
 use crate::config::Config;
 use crate::entries::{Entries, key_range};
+use crate::history::{self, History};
 use crate::setup::Prepared;
 use crate::tiers::Intent;
 use parking_lot::Mutex;
 use std::ops::RangeBounds;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 use tierdb_base::{Error, Result, Uuid};
-use tierdb_device::DirLock;
+use tierdb_device::{DirLock, RealDir};
 use tierdb_engine::{Durability, Engine, KeyRange, Snapshot, Stats, Value, VerifyReport, WriteBatch};
 
 /// An open store: an ordered, durable map of byte strings to byte strings.
@@ -38,6 +40,36 @@ struct Inner {
     uuid: Uuid,
     /// The process that opened it.
     owner: u32,
+    /// What it had done before.
+    history: Option<History>,
+    /// There until it is in the history, if it is to be.
+    present: Mutex<Option<Use>>,
+}
+
+/// A use of a store that has not ended.
+struct Use {
+    /// The directory of its history.
+    home: RealDir,
+    opened: Instant,
+}
+
+impl Inner {
+    /// Closes `engine`, and notes what was done.
+    fn end(&self, engine: &dyn Engine) -> Result<()> {
+        let closed = engine.close();
+        // Whoever closes it at the same time gives the tiers free after that.
+        let mut present = self.present.lock();
+        if let Some(Use { home, opened }) = present.take() {
+            let stats = engine.stats();
+            if history::is_use(&stats) {
+                let mut history = self.history.clone().unwrap_or_default();
+                history.add(&stats, opened.elapsed());
+                // The store is none the worse without it.
+                let _ = history.write(&home, self.uuid);
+            }
+        }
+        closed
+    }
 }
 
 impl Drop for Inner {
@@ -49,7 +81,7 @@ impl Drop for Inner {
             return;
         }
         // There is nobody to tell; what was acknowledged is durable, and the next open recovers the rest.
-        let _ = engine.close();
+        let _ = self.end(&*engine);
     }
 }
 
@@ -97,9 +129,16 @@ impl Db {
         let engine = prepared.engine()?;
         prepared.finish()?;
         let (uuid, durability) = (prepared.uuid(), prepared.durability());
+        let home = prepared.home();
+        let (history, home) = match home.as_ref().map(|home| History::read(home, uuid)) {
+            Some(Ok(history)) => (history, home),
+            // What cannot be read is not replaced either.
+            Some(Err(_)) | None => (None, None),
+        };
         let locks = Mutex::new(prepared.into_locks());
         let (engine, owner) = (Some(engine), std::process::id());
-        Ok(Db { inner: Arc::new(Inner { engine, locks, durability, uuid, owner }) })
+        let present = Mutex::new(home.map(|home| Use { home, opened: Instant::now() }));
+        Ok(Db { inner: Arc::new(Inner { engine, locks, durability, uuid, owner, history, present }) })
     }
 
     /// The value of `key`, as of now.
@@ -306,8 +345,14 @@ impl Db {
         self.engine().stats()
     }
 
+    /// What the store had done before it was opened: sums over the uses that ended with a close, if there were any in which something was
+    /// read, written or moved. `None` also where the file that has it is damaged or cannot be read.
+    pub fn history(&self) -> Option<&History> {
+        self.inner.history.as_ref()
+    }
+
     /// Finishes background work, makes everything durable and releases the tiers, so that the next open is
-    /// quick. Later calls, through any clone, fail, but for `stats` and `uuid`; a second close waits for the first and gets its result.
+    /// quick. Later calls, through any clone, fail, but for `stats`, `history` and `uuid`; a second close waits for the first and gets its result.
     ///
     /// Snapshots that are still open keep what the store had in memory until they are dropped.
     ///
@@ -316,7 +361,7 @@ impl Db {
     /// lost. `NoSpace` where there is no room for the last checkpoint: nothing is lost. The store is closed all the same, and the next
     /// open recovers.
     pub fn close(&self) -> Result<()> {
-        let closed = self.engine().close();
+        let closed = self.inner.end(self.engine());
         self.inner.locks.lock().clear();
         closed
     }

@@ -27,6 +27,7 @@ pub mod config;
 mod db;
 mod entries;
 mod frozen;
+mod history;
 mod identity;
 mod overlay;
 mod repair;
@@ -41,6 +42,7 @@ pub use config::{
 };
 pub use db::Db;
 pub use entries::Entries;
+pub use history::{History, IoSum};
 pub use repair::{REPORT_NAME, RepairReport, repair, verify_offline};
 pub use shape::logged_layout;
 pub use tierdb_base::{

@@ -4,7 +4,7 @@ use crate::config::{Config, EngineKind, drain_latency_ns, exact};
 use crate::identity::{self, Mode, Shape};
 use crate::shape;
 use crate::tiers::{Intent, Place, Remains, Tier, Tiers, is_indifferent, not_a_store};
-use crate::{checkpoint, repair};
+use crate::{checkpoint, history, repair};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -330,6 +330,11 @@ impl Prepared {
         self.tiers.flash.first().map_or(Path::new(""), |tier| &tier.path)
     }
 
+    /// The directory of that tier.
+    pub(crate) fn home(&self) -> Option<RealDir> {
+        self.tiers.flash.first().map(|tier| tier.dir.clone())
+    }
+
     pub(crate) fn into_locks(self) -> Vec<Box<dyn DirLock>> {
         self.tiers.locks
     }
@@ -580,11 +585,12 @@ fn remove_emptied(path: &Path) -> std::io::Result<()> {
     std::fs::remove_dir(path)
 }
 
-/// Whether `name` is a file that a store being created may have made.
+/// Whether `name` is a file that a store may have made on which nobody relies.
 fn own_file(name: &str) -> bool {
     let logged = tierdb_log::LoggedOptions::new(0).file_names();
     is_data(name)
-        || [POOL_NAME, checkpoint::RECORD_NAME, repair::REPORT_NAME].contains(&name)
+        || [POOL_NAME, checkpoint::RECORD_NAME, repair::REPORT_NAME, history::NAME, history::NEW_NAME]
+            .contains(&name)
         || logged.iter().any(|own| own == name)
 }
 

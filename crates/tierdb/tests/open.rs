@@ -64,13 +64,54 @@ fn refused(config: &Config) -> Error {
 }
 
 #[test]
+fn what_a_store_has_counted_is_known_when_it_is_opened_again() {
+    for engine in [EngineKind::Valuelog, EngineKind::Slab] {
+        let place = Place::new();
+        let config = place.tiered(FastKind::Emulated).with_engine(engine);
+        let counted = |db: &Db| {
+            let history = db.history().expect("it was used before");
+            (history.uses, history.operations["put"], history.operations["get"])
+        };
+        let db = Db::open_config(&config).expect("create");
+        assert!(db.history().is_none());
+        db.put(b"key", b"value").expect("put");
+        db.get(b"key").expect("get").expect("there");
+        db.close().expect("close");
+        db.close().expect("close again");
+        // To look at a store is no use of it.
+        for _ in 0..2 {
+            let db = Db::open_config(&config).expect("open");
+            assert_eq!(counted(&db), (1, 1, 1));
+            assert!(db.history().expect("it was used").user_bytes_written >= 8);
+            db.stats();
+            db.close().expect("close");
+        }
+        let db = Db::open_config(&config).expect("open");
+        db.put(b"key", b"other").expect("put");
+        // Closed by that.
+        drop(db);
+        let db = Db::open_config(&config).expect("open");
+        assert_eq!(counted(&db), (2, 2, 1));
+        // What cannot be noted makes no close fail.
+        let file = place.path("flash-a").join("HISTORY");
+        std::fs::remove_file(&file).expect("it is there");
+        std::fs::create_dir(&file).expect("create");
+        db.put(b"key", b"another").expect("put");
+        db.close().expect("close");
+        let db = Db::open_config(&config).expect("open");
+        assert!(db.history().is_none());
+        assert_eq!(db.get(b"key").expect("get").as_deref(), Some(&b"another"[..]));
+    }
+}
+
+#[test]
 fn a_directory_alone_is_enough() {
     let place = Place::new();
     let path = place.path("data");
     let db = Db::open(&path).expect("create");
     db.put("a", "1").expect("put");
     db.put_with("b", "2", Durability::Grouped).expect("put");
-    assert!(db.stats().counter("log_blocks") > Some(0), "{:?}", db.stats().counters);
+    assert!(db.stats().figure("log_blocks") > Some(0), "{:?}", db.stats().counters);
     db.close().expect("close");
     db.close().expect("a second close has the result of the first");
     assert!(db.get("a").is_err(), "closed");
@@ -94,7 +135,7 @@ fn writes_are_as_durable_as_is_configured() {
             let place = Place::new();
             let config = place.one("data").with_engine(engine).with_durability(durability);
             let db = Db::open_config(&config).expect("create");
-            let blocks = || db.stats().counter("log_blocks").expect("a log");
+            let blocks = || db.stats().figure("log_blocks").expect("a log");
             let given_up = Instant::now() + Duration::from_secs(60);
             loop {
                 let before = blocks();
@@ -145,7 +186,7 @@ fn every_mode_keeps_what_was_written() {
         let mode = db.stats().mode;
         assert_eq!(mode.contains("EMULATED"), kind == FastKind::Emulated, "{mode}");
         assert!(mode.contains("2 flash tiers"), "{mode}");
-        assert_eq!(db.stats().counter("log_blocks").is_none(), kind == FastKind::Emulated, "{mode}");
+        assert_eq!(db.stats().figure("log_blocks").is_none(), kind == FastKind::Emulated, "{mode}");
         for n in 0..500u32 {
             db.put_with(n.to_be_bytes(), vec![n as u8; n as usize], Durability::Grouped).expect("put");
         }

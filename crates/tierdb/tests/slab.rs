@@ -85,8 +85,25 @@ fn a_slab_store_keeps_what_it_was_given_in_every_mode() {
     }
 }
 
+/// Goal: a read is counted where it was served, once: the hottest records of a device are in DRAM, too.
+#[test]
+fn reads_of_records_on_a_device_are_counted_once() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let mut slab = Slab::default();
+    slab.records = Some(Records::Device);
+    let db = Db::open_config(&config(dir.path(), Some(FastKind::Block)).with_slab(slab)).expect("create");
+    db.put("key", value(1)).expect("put");
+    for _ in 0..100 {
+        db.get("key").expect("get").expect("there");
+    }
+    let stats = db.stats();
+    assert!(stats.figure("reads_fast_cached") > Some(50), "{stats:?}");
+    let served = stats.cache.hits + stats.write_buffer_hits;
+    assert_eq!((served, stats.cache.misses, stats.figure("reads_fast")), (100, 0, Some(100)));
+}
+
 fn counter(db: &Db, name: &str) -> Option<u64> {
-    db.stats().counter(name)
+    db.stats().figure(name)
 }
 
 /// Goal: a block fast tier larger than memory is used, and a store with tables there is checked, saved and reopened like any other.

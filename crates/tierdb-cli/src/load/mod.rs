@@ -180,7 +180,7 @@ pub fn run(
         replaced(tally.entries, &before, &stats),
     )?;
     if load.stat {
-        stat::write_table(&stats, out)?;
+        stat::write_table(&stats, None, out)?;
     }
     Ok(())
 }

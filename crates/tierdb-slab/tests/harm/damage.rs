@@ -30,7 +30,7 @@ fn a_whole_store_is_whole() {
 fn a_store_with_a_log_has_two_levels() {
     let base = base(true);
     let stats = base.rig.open(&base.world.copy()).expect("it opens").stats();
-    let [tables, below] = ["tables", "tables_below_the_first_level"].map(|name| stats.counter(name));
+    let [tables, below] = ["tables", "tables_below_the_first_level"].map(|name| stats.figure(name));
     assert!(below >= Some(3) && tables > below, "{below:?} of {tables:?} tables");
 }
 
@@ -250,28 +250,28 @@ fn a_damaged_record_is_not_merged_again_and_again() {
     let key_at = find(&store.world, "pool", 4096, b"key07newer");
     store.world.flip_bit("pool", key_at + 6, 3);
     store.flush();
-    let written = store.counter("tables_written");
+    let written = store.figure("tables_written");
     for _ in 0..3 {
         store.flush();
     }
-    assert_eq!(store.counter("tables_written"), written);
+    assert_eq!(store.figure("tables_written"), written);
     store.is_damaged("key07").expect("no other value");
     store.put("key08", b"newer");
     store.flush();
-    assert_eq!(store.counter("keys_fast"), 1);
+    assert_eq!(store.figure("keys_fast"), 1);
     // The same where it is known from the start, because its head is damaged.
     for byte in [24, 25] {
         store.world.flip_bit("pool", key_at - HEADER + byte, 3);
     }
     let store = store.reopened();
     store.flush();
-    assert_eq!(store.counter("tables_written"), 0);
+    assert_eq!(store.figure("tables_written"), 0);
     store.is_damaged("key07").expect("no other value");
     store.put("key07", b"whole");
     let store = store.reopened();
     store.has("key07", b"whole").expect("what was acknowledged last");
     store.flush();
-    assert_eq!(store.counter("keys_fast"), 0);
+    assert_eq!(store.figure("keys_fast"), 0);
     store.has("key07", b"whole").expect("what was written last");
     store.has("key08", b"newer").expect("what lay beside it");
 }

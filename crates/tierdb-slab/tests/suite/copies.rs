@@ -20,7 +20,7 @@ fn key(number: usize) -> Vec<u8> {
 }
 
 fn counter(engine: &dyn Engine, name: &str) -> u64 {
-    engine.stats().counter(name).unwrap_or_else(|| panic!("no counter {name}"))
+    engine.stats().figure(name).unwrap_or_else(|| panic!("no counter {name}"))
 }
 
 /// A store whose keys are all on flash, with value 0 each.

@@ -29,7 +29,7 @@ fn scripts_move_tables_down() {
         let engine = rig.open_or_create(&rig.world()).expect("an empty store opens");
         run_on(script, seed, &*engine, &Known::new(Oracle::new()));
         for (moved, counter) in moved.iter_mut().zip(counters) {
-            *moved += engine.stats().counter(counter).expect("a counter");
+            *moved += engine.stats().figure(counter).expect("a counter");
         }
     }
     assert!(moved[0] >= 20 && moved[1] >= 20, "{counters:?}: {moved:?}");

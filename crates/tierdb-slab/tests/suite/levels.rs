@@ -32,7 +32,7 @@ fn random_operations_agree_with_the_model() {
 }
 
 fn counter(engine: &dyn Engine, name: &str) -> u64 {
-    engine.stats().counter(name).unwrap_or_else(|| panic!("no counter {name}"))
+    engine.stats().figure(name).unwrap_or_else(|| panic!("no counter {name}"))
 }
 
 fn key(number: usize) -> Vec<u8> {

@@ -23,7 +23,7 @@ fn store(log: Option<LogPlace>) -> Store<Sizes> {
     }
     store.flush();
     let store = store.reopened();
-    assert!(store.counter("tables") >= 4);
+    assert!(store.figure("tables") >= 4);
     store
 }
 
@@ -44,14 +44,14 @@ fn bytes_on_fast_tier(store: &Store<Sizes>) -> u64 {
 fn indexes_come_from_the_fast_tier_and_go_when_memory_is_short() {
     let store = store(None);
     assert!(bytes_on_fast_tier(&store) > 0);
-    assert_eq!(store.counter("table_indexes_loaded"), 0, "an open reads footers only");
+    assert_eq!(store.figure("table_indexes_loaded"), 0, "an open reads footers only");
     let mut rounds = 0;
-    while store.counter("table_indexes_loaded") <= 2 * store.counter("tables") {
+    while store.figure("table_indexes_loaded") <= 2 * store.figure("tables") {
         has_all(&store);
         rounds += 1;
         assert!(rounds < 1000, "they never go");
     }
-    assert_eq!(store.counter("table_indexes_loaded_from_flash"), 0);
+    assert_eq!(store.figure("table_indexes_loaded_from_flash"), 0);
     // What is DRAM anyway has no copy of them.
     let logged = self::store(Some(LogPlace::FastTier));
     has_all(&logged);
@@ -64,7 +64,7 @@ fn a_damaged_copy_costs_nothing() {
     let index = find(&store.world, "pool", 4096, b"TierTIdx");
     store.world.flip_bit("pool", index + 20, 3);
     has_all(&store);
-    assert_eq!(store.counter("table_indexes_loaded_from_flash"), 1);
+    assert_eq!(store.figure("table_indexes_loaded_from_flash"), 1);
     let report = store.engine.verify().expect("a report");
     assert_eq!(report.damage.len(), 1, "{:?}", report.damage);
     assert!(report.damage[0].place.as_ref().is_some_and(|place| &*place.file == "pool"));

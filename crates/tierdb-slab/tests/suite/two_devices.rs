@@ -64,7 +64,7 @@ fn table_bytes(engine: &dyn Engine) -> (u64, u64) {
 }
 
 fn counter(engine: &dyn Engine, name: &str) -> u64 {
-    engine.stats().counter(name).unwrap_or_else(|| panic!("no counter {name}"))
+    engine.stats().figure(name).unwrap_or_else(|| panic!("no counter {name}"))
 }
 
 fn tables_in(world: &World, dir: &str) -> usize {

@@ -203,7 +203,7 @@ pub fn record_in_the_second_level() -> Outcome {
     store.has("key", b"the value")?;
     // What comes after it takes its place in memory.
     for name in (0..120).map(|number| format!("key{number}")) {
-        if store.counter("second_level_copies") > 0 {
+        if store.figure("second_level_copies") > 0 {
             break;
         }
         store.put(&name, &value(&name, 3000));
@@ -223,12 +223,12 @@ pub fn record_that_is_reclaimed() -> Outcome {
     store.put("other", b"another");
     store.world.flip_bit("pool", find(&store.world, "pool", RINGS_AT, b"the value"), 1);
     store.flush();
-    let counted = store.counter("damaged_records");
+    let counted = store.figure("damaged_records");
     let store = store.reopened();
     store.engine.compact().expect("room");
     store.is_damaged("key")?;
     store.has("other", b"another")?;
-    match (store.counter("quarantined_chunks"), counted) {
+    match (store.figure("quarantined_chunks"), counted) {
         (0, 1) => Ok(()),
         (chunks, _) => Err(format!("{counted} damaged records counted, and {chunks} chunks of flash lost")),
     }
@@ -239,7 +239,7 @@ pub fn record_that_is_collected() -> Outcome {
     let store = damaged_on_flash().reopened();
     let at = find(&store.world, VALUES, 0, b"he value") - 1;
     store.engine.compact().expect("room");
-    if store.counter("collected_chunks") == 0 {
+    if store.figure("collected_chunks") == 0 {
         return Err("nothing was collected".into());
     }
     store.world.flip_bit(VALUES, at, 1);
@@ -265,7 +265,7 @@ pub fn header_among_values() -> Outcome {
     let all = sites(false);
     let whole = all.iter().find(|of| of.function == "find_record" && of.nth == 1).expect("the record's");
     let seen = mutant::record(|| store.engine.compact().expect("room"));
-    let (summed, moved) = (seen.get(&whole.site).copied().unwrap_or(0), store.counter("collected_records"));
+    let (summed, moved) = (seen.get(&whole.site).copied().unwrap_or(0), store.figure("collected_records"));
     match (summed, moved) {
         (6, 6) => Ok(()),
         _ => Err(format!("{summed} records summed to move {moved}")),

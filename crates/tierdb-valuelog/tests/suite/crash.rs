@@ -37,7 +37,7 @@ fn scripts_collect_garbage() {
         fastrand::seed(1);
         let engine = rig.open_or_create(&rig.world()).expect("an empty store opens");
         script::run_on(script, 1, &*engine, &Known::new(Oracle::new()));
-        engine.stats().counter("collected_chunks").expect("it is counted")
+        engine.stats().figure("collected_chunks").expect("it is counted")
     };
     let patient = Sizes { garbage: None, ..Sizes::wasteful() };
     let more = |script: &Script| collected(script, &Sizes::wasteful()) > collected(script, &patient);

@@ -17,7 +17,7 @@ const MODES: [Option<LogPlace>; 4] =
 const IMAGE_AT: u64 = 1024;
 
 fn was_quick(engine: &dyn Engine) -> bool {
-    engine.stats().counter("opened_from_image") == Some(1)
+    engine.stats().figure("opened_from_image") == Some(1)
 }
 
 fn sizes() -> Sizes {

@@ -16,5 +16,5 @@ mod snapshots;
 
 /// What the engine has counted under this name since it was opened.
 fn counter(engine: &dyn tierdb_engine::Engine, name: &str) -> u64 {
-    engine.stats().counter(name).expect("it is counted")
+    engine.stats().figure(name).expect("it is counted")
 }

@@ -66,9 +66,9 @@ impl<S: Sizes> Store<S> {
         self.world
     }
 
-    /// One of its counters.
-    pub fn counter(&self, name: &str) -> u64 {
-        self.engine.stats().counter(name).expect("a counter")
+    /// One of its counters or gauges.
+    pub fn figure(&self, name: &str) -> u64 {
+        self.engine.stats().figure(name).expect("a figure")
     }
 
     /// The value of `key` is `value`.
