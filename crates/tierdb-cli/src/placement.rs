@@ -6,7 +6,7 @@ use tierdb_base::ByteSize;
 use tierdb_engine::Stats;
 
 /// Figures that are told here, and by no row of their own.
-const TOLD: [&str; 34] = [
+const TOLD: [&str; 35] = [
     "keys_fast",
     "copies_fast",
     "tombstones_fast",
@@ -14,6 +14,7 @@ const TOLD: [&str; 34] = [
     "tables",
     "reads_fast",
     "reads_fast_cached",
+    "reads_fast_tables",
     "reads_cached",
     "reads_flash",
     "reads_missing",
@@ -94,8 +95,10 @@ fn moved(figure: &dyn Fn(&str) -> Option<u64>) -> Rows {
     let count = |name: &str| figure(name).unwrap_or(0);
     let number = |name: &str| grouped(count(name));
     let cached = count("reads_fast_cached");
-    let [dram, fast, flash] = ["reads_cached", "reads_fast", "reads_flash"].map(count);
-    let reads = [dram.saturating_add(cached), fast.saturating_sub(cached), flash];
+    let [dram, fast, tables, flash] =
+        ["reads_cached", "reads_fast", "reads_fast_tables", "reads_flash"].map(count);
+    let fast = fast.saturating_sub(cached).saturating_add(tables);
+    let reads = [dram.saturating_add(cached), fast, flash];
     let all = reads.into_iter().fold(0, u64::saturating_add);
     let [dram, fast, flash] =
         reads.map(|served| format!("{:.1} %", 100.0 * served as f64 / all.max(1) as f64));
@@ -172,7 +175,8 @@ mod tests {
             engine: "slab",
             counters: vec![
                 ("reads_cached", 1),
-                ("reads_fast", 4),
+                ("reads_fast", 3),
+                ("reads_fast_tables", 1),
                 ("reads_fast_cached", 1),
                 ("reads_flash", 3),
                 ("migrations_held_back", 7),

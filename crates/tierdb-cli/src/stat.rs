@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tierdb::{History, IoSum};
+use tierdb::History;
 use tierdb_base::{ByteSize, TierRole};
 use tierdb_engine::{CacheStats, IoStats, LatencyStats, Stats, TierStats};
 
@@ -118,7 +118,7 @@ fn history_rows(list: &mut List, engine: &str, history: &History) {
     let closed = UNIX_EPOCH.checked_add(Duration::from_secs(history.closed));
     let since = closed.and_then(|closed| SystemTime::now().duration_since(closed).ok());
     let ended = since.map_or("in the future".into(), |since| format!("{} ago", HumanDuration(since)));
-    let open = HumanDuration(Duration::from_secs(history.open_seconds));
+    let open = HumanDuration(Duration::from_nanos(history.open_ns));
     let uses = several(history.uses, "time", "times");
     list.row("used", &format!("{uses}, open for {open} in all; the last one ended {ended}"));
     list.size_row("written by callers", history.user_bytes_written);
@@ -131,15 +131,8 @@ fn history_rows(list: &mut List, engine: &str, history: &History) {
     let figures = history.operations.iter().chain(&history.counters);
     list.count_rows(engine, figures.map(|(name, count)| (name.as_str(), *count)));
     for (role, by_cause) in &history.io {
-        for (cause, IoSum { reads, read_bytes, writes, written_bytes, syncs, .. }) in by_cause {
-            let io = IoStats {
-                reads: *reads,
-                read_bytes: *read_bytes,
-                writes: *writes,
-                written_bytes: *written_bytes,
-                syncs: *syncs,
-            };
-            list.io_row(&format!("{role} {cause}"), &io);
+        for (cause, io) in by_cause {
+            list.io_row(&format!("{role} {cause}"), &(*io).into());
         }
     }
 }
@@ -361,11 +354,11 @@ mod tests {
 
     fn history() -> History {
         let mut history = History::default();
-        (history.uses, history.open_seconds, history.user_bytes_written) = (2, 7200, 1000);
+        (history.uses, history.open_ns, history.user_bytes_written) = (2, 7_200_000_000_000, 1000);
         history.operations.insert("put".into(), 12);
         history.counters.extend([("migrations".to_owned(), 3), ("demoted_keys".to_owned(), 9)]);
         history.gauges.insert("tracked_clock_2".into(), 77);
-        let mut io = IoSum::default();
+        let mut io = tierdb::IoSum::default();
         (io.writes, io.written_bytes) = (3, 4000);
         history.io.entry("flash".into()).or_default().insert("migration".into(), io);
         history
@@ -389,7 +382,7 @@ mod tests {
         }
         assert!(!before.contains("  migrations "), "{before}");
         let mut extreme = history();
-        (extreme.closed, extreme.open_seconds, extreme.cache_hits) = (u64::MAX, u64::MAX, u64::MAX);
+        (extreme.closed, extreme.open_ns, extreme.cache_hits) = (u64::MAX, u64::MAX, u64::MAX);
         extreme.cache_misses = u64::MAX;
         extreme.counters.extend(["reads_cached", "reads_fast"].map(|name| (name.to_owned(), u64::MAX)));
         write_table(&Stats { engine: "slab", ..stats() }, Some(&extreme), &mut Vec::new()).expect("memory");

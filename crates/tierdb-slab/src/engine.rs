@@ -154,9 +154,9 @@ impl<P: Pool, D: Dir> Engine for SlabStore<P, D> {
 
     fn delete_range(&self, range: &KeyRange, durability: Durability) -> Result<u64> {
         let _changing = self.core.gate.change()?;
-        self.core.counters.deletes.add(1);
         let keys = StoreCursor::count(&self.core, range.clone(), self.take_snapshot())?;
         if keys > 0 {
+            self.core.counters.deletes.add(1);
             self.core.remove_range(range, durability)?;
         } else {
             self.core.acknowledge(self.core.heap.pool.lsn(), durability)?;

@@ -80,6 +80,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }));
         let mut counters = vec![
             ("second_level_hits", c.second_level_hits.get()),
+            ("second_level_copies", self.second_level.kept()),
             ("flash_reads", c.flash_reads.get()),
             ("stalls", c.stalls.get()),
             ("reclaimed_records", c.reclaimed_records.get()),
@@ -113,10 +114,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             latencies: self.latencies.stats(),
             stall_ns: c.stall_ns.get(),
             counters,
-            gauges: vec![
-                ("second_level_copies", self.second_level.kept()),
-                ("opened_from_image", c.opened_from_image.get()),
-            ],
+            gauges: vec![("opened_from_image", c.opened_from_image.get())],
             poisoned: self.gate.latch().check().err().map(|error| error.to_string()),
         }
     }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tierdb_base::{Error, Location, Result, TierRole, Uuid, checksum};
+use tierdb_base::{Error, Location, Result, TierRole, Uuid, checksum, matches};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Dir, OpenMode};
 use tierdb_engine::{IoStats, Stats};
 
@@ -38,8 +38,8 @@ const WORK: [&str; 3] = ["reclaim", "gc", "migration"];
 pub struct History {
     /// Times that it was opened, used and closed.
     pub uses: u64,
-    /// Seconds that it was open in these.
-    pub open_seconds: u64,
+    /// Time that it was open in these, in nanoseconds.
+    pub open_ns: u64,
     /// When the last one ended, in seconds since 1970.
     pub closed: u64,
     /// Bytes of keys and values that callers have written.
@@ -77,6 +77,19 @@ pub struct IoSum {
     pub written_bytes: u64,
     /// Syncs and durable writes.
     pub syncs: u64,
+}
+
+impl From<IoSum> for IoStats {
+    fn from(sum: IoSum) -> Self {
+        let IoSum { reads, read_bytes, writes, written_bytes, syncs } = sum;
+        IoStats { reads, read_bytes, writes, written_bytes, syncs }
+    }
+}
+
+/// What a file of any format has.
+#[derive(Deserialize)]
+struct Head {
+    format: u32,
 }
 
 /// The file.
@@ -134,22 +147,22 @@ impl History {
         }
         let mut bytes = AlignedBuf::zeroed(len as usize)?;
         file.read(0, &mut bytes)?;
-        let Some(File { format, store, history }) = decode(&bytes) else { return Ok(None) };
-        if format > FORMAT {
-            return Err(Error::NewerFormat {
-                place: Location::new(file.name(), 0),
-                found: format,
-                newest: FORMAT,
-            });
+        let Some(text) = checked(&bytes) else { return Ok(None) };
+        match toml::from_str(text) {
+            Ok(Head { format }) if format > FORMAT => {
+                let place = Location::new(file.name(), 0);
+                Err(Error::NewerFormat { place, found: format, newest: FORMAT })
+            }
+            Ok(_) => Ok(decode(text).filter(|file| file.store == uuid.to_string()).map(|file| file.history)),
+            Err(_) => Ok(None),
         }
-        Ok((store == uuid.to_string()).then_some(history))
     }
 
     /// Adds a use that ended just now, of which these are the statistics.
     pub(crate) fn add(&mut self, stats: &Stats, open: Duration) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         add(&mut self.uses, 1);
-        add(&mut self.open_seconds, open.as_secs());
+        add(&mut self.open_ns, u64::try_from(open.as_nanos()).unwrap_or(u64::MAX));
         self.closed = now.as_secs();
         add(&mut self.user_bytes_written, stats.user_bytes_written);
         add(&mut self.stall_ns, stats.stall_ns);
@@ -169,7 +182,7 @@ impl History {
     /// either.
     ///
     /// # Errors
-    /// `Io`: the one before is there then, or this one.
+    /// `Io`, or `Invalid` for what TOML cannot hold: the one before is there then, or this one.
     pub(crate) fn write<D: Dir>(&self, dir: &D, uuid: Uuid) -> Result<()> {
         if dir.list()?.iter().any(|name| name == NEW_NAME) {
             dir.remove(NEW_NAME)?;
@@ -209,21 +222,26 @@ impl History {
 }
 
 fn encode(file: &File) -> Result<AlignedBuf> {
-    let mut rest = toml::to_string(file).map_err(|error| Error::invalid(format!("{NAME}: {error}")))?;
+    sealed(toml::to_string(file).map_err(|error| Error::invalid(format!("{NAME}: {error}")))?)
+}
+
+/// The file with this TOML.
+fn sealed(mut rest: String) -> Result<AlignedBuf> {
     let first_line = MARK.len() + 16 + 1;
     let len = (first_line + rest.len()).next_multiple_of(BLOCK as usize);
     rest.extend(std::iter::repeat_n('\n', len - first_line - rest.len()));
     AlignedBuf::from_bytes(format!("{MARK}{:016x}\n{rest}", checksum(0, rest.as_bytes())).as_bytes())
 }
 
-/// What is in the file, if that is what was written.
-fn decode(bytes: &[u8]) -> Option<File> {
+/// The TOML in the file, if that is what was written.
+fn checked(bytes: &[u8]) -> Option<&str> {
     let (first, rest) = std::str::from_utf8(bytes).ok()?.split_once('\n')?;
     let sum = u64::from_str_radix(first.strip_prefix(MARK)?, 16).ok()?;
-    if sum != checksum(0, rest.as_bytes()) {
-        return None;
-    }
-    let file: File = toml::from_str(rest).ok()?;
+    matches(sum, checksum(0, rest.as_bytes())).then_some(rest)
+}
+
+fn decode(text: &str) -> Option<File> {
+    let file: File = toml::from_str(text).ok()?;
     let plain = file.history.names().all(|name| is_plain(name));
     plain.then_some(file)
 }

@@ -98,9 +98,13 @@ fn what_a_store_has_counted_is_known_when_it_is_opened_again() {
         std::fs::create_dir(&file).expect("create");
         db.put(b"key", b"another").expect("put");
         db.close().expect("close");
+        assert!(!place.path("flash-a").join("HISTORY.new").exists());
         let db = Db::open_config(&config).expect("open");
         assert!(db.history().is_none());
         assert_eq!(db.get(b"key").expect("get").as_deref(), Some(&b"another"[..]));
+        // What cannot be read is not replaced.
+        db.close().expect("close");
+        assert!(file.is_dir());
     }
 }
 

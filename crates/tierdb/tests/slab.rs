@@ -102,7 +102,7 @@ fn reads_of_records_on_a_device_are_counted_once() {
     assert_eq!((served, stats.cache.misses, stats.figure("reads_fast")), (100, 0, Some(100)));
 }
 
-fn counter(db: &Db, name: &str) -> Option<u64> {
+fn figure(db: &Db, name: &str) -> Option<u64> {
     db.stats().figure(name)
 }
 
@@ -173,28 +173,28 @@ fn a_write_budget_that_is_spent_holds_migration_back() {
     let budget = "0.01 DWPD".parse().expect("a budget");
     let config = config.with_slab(slab).with_flash(flash.with_write_budget(budget));
     let db = Db::open_config(&config).expect("create");
-    assert_eq!(counter(&db, "pinned_pct"), Some(30));
-    assert_eq!(counter(&db, "flash_budget_bytes_per_day"), Some((64 << 20) / 100));
+    assert_eq!(figure(&db, "pinned_pct"), Some(30));
+    assert_eq!(figure(&db, "flash_budget_bytes_per_day"), Some((64 << 20) / 100));
     let mut number = 0_u32;
-    while counter(&db, "flash_budget_holds_back_migration") == Some(0) {
+    while figure(&db, "flash_budget_holds_back_migration") == Some(0) {
         db.put_with(format!("key{number:06}"), [7; 8000], Durability::Grouped).expect("put");
         number += 1;
-        assert!(number < 50_000, "{:?}", db.stats().counters);
+        assert!(number < 50_000, "{:?}", db.stats().gauges);
     }
-    let spent = counter(&db, "flash_budget_spent_bytes");
-    assert!(spent > Some((64 << 20) / 100 / 24) && counter(&db, "flash_budget_left_bytes") == Some(0));
+    let spent = figure(&db, "flash_budget_spent_bytes");
+    assert!(spent > Some((64 << 20) / 100 / 24) && figure(&db, "flash_budget_left_bytes") == Some(0));
     db.close().expect("close");
     // An open gives nothing back.
     let db = Db::open_config(&config).expect("open");
-    assert_eq!(counter(&db, "flash_budget_left_bytes"), Some(0));
+    assert_eq!(figure(&db, "flash_budget_left_bytes"), Some(0));
     db.close().expect("close");
     // The same store without a budget moves on.
     let db = Db::open_config(&free).expect("open");
-    assert_eq!(counter(&db, "flash_budget_bytes_per_day"), None);
+    assert_eq!(figure(&db, "flash_budget_bytes_per_day"), None);
     for number in number..number + 2000 {
         db.put_with(format!("key{number:06}"), [7; 8000], Durability::Grouped).expect("put");
     }
-    assert!(counter(&db, "demoted_keys") > Some(0), "{:?}", db.stats().counters);
+    assert!(figure(&db, "demoted_keys") > Some(0), "{:?}", db.stats().counters);
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn a_copy_of_a_popular_key_lasts() {
         let rig = Rig::new(Sizes { memory: 1 << 10, ..Sizes::tiny() }, None);
         let world = rig.empty_world();
         let engine = rig.open(&world).expect("opens");
-        let counter = |engine: &dyn Engine, name: &str| engine.stats().figure(name).expect("a counter");
+        let figure = |engine: &dyn Engine, name: &str| engine.stats().figure(name).expect("a figure");
         for number in 0..40 {
             let key = format!("key{number:02}");
             engine.put(key.as_bytes(), &[7; 100], Durability::Durable).expect("room");
@@ -62,9 +62,9 @@ fn a_copy_of_a_popular_key_lasts() {
         for _ in 0..20 {
             engine.get(b"key07").expect("whole").expect("there");
         }
-        assert_eq!(counter(&*engine, "promoted_keys"), 1);
+        assert_eq!(figure(&*engine, "promoted_keys"), 1);
         engine.put(b"other", b"value", Durability::Durable).expect("room");
-        after_any_crash(&world, |engine| counter(engine, "keys_fast") >= 2)
+        after_any_crash(&world, |engine| figure(engine, "keys_fast") >= 2)
     });
 }
 
@@ -98,7 +98,7 @@ fn moved_records_can_be_deleted() -> bool {
     keys.iter().for_each(|key| put(key, 10));
     let (gone, kept): (Vec<_>, Vec<_>) = (0..300).partition(|number| number % 3 > 0);
     gone.iter().for_each(|number| delete(&keys[*number]));
-    let moved = || engine.stats().figure("moved_records").expect("a counter");
+    let moved = || engine.stats().figure("moved_records").expect("a figure");
     let others: Vec<String> = (50..3000).step_by(50).map(|len| len.to_string()).collect();
     let moves = |other: &String| {
         put(other, other.parse().expect("a length"));

@@ -19,8 +19,8 @@ fn key(number: usize) -> Vec<u8> {
     format!("key{:03}", number * 7 % KEYS).into_bytes()
 }
 
-fn counter(engine: &dyn Engine, name: &str) -> u64 {
-    engine.stats().figure(name).unwrap_or_else(|| panic!("no counter {name}"))
+fn figure(engine: &dyn Engine, name: &str) -> u64 {
+    engine.stats().figure(name).unwrap_or_else(|| panic!("no figure {name}"))
 }
 
 /// A store whose keys are all on flash, with value 0 each.
@@ -39,7 +39,7 @@ fn loaded() -> (World, Box<dyn Engine>) {
 fn read_until_copied(engine: &dyn Engine, key: &[u8]) {
     let is_copied = |_: &usize| {
         engine.get(key).expect("whole").expect("there");
-        counter(engine, "copies_fast") == 1
+        figure(engine, "copies_fast") == 1
     };
     (0..2000).find(is_copied).expect("it is copied some time");
 }
@@ -68,13 +68,13 @@ fn reads_bring_copies_and_drop_them_and_write_nothing_to_flash() {
     let (world, engine) = loaded();
     let engine = &*engine;
     let mut rng = fastrand::Rng::with_seed(4);
-    let written = counter(engine, "table_bytes_written");
+    let written = figure(engine, "table_bytes_written");
     // What is popular changes twice. What was is dropped in the background, which may take its time.
     for hot in [0, 200, 400] {
-        let promoted = counter(engine, "promoted_keys") + 40;
+        let promoted = figure(engine, "promoted_keys") + 40;
         let given_up = Instant::now() + Duration::from_secs(60);
         let mut turns = 0;
-        while turns < 3 || counter(engine, "promoted_keys") < promoted {
+        while turns < 3 || figure(engine, "promoted_keys") < promoted {
             assert!(Instant::now() < given_up, "40 of 60 that are popular from {hot} on");
             turns += 1;
             for _ in 0..1000 {
@@ -83,9 +83,9 @@ fn reads_bring_copies_and_drop_them_and_write_nothing_to_flash() {
             }
         }
     }
-    assert!(counter(engine, "dropped_copies") >= 40);
-    assert_eq!(counter(engine, "table_bytes_written"), written);
-    assert_eq!(counter(engine, "copies_fast"), counter(engine, "keys_fast"));
+    assert!(figure(engine, "dropped_copies") >= 40);
+    assert_eq!(figure(engine, "table_bytes_written"), written);
+    assert_eq!(figure(engine, "copies_fast"), figure(engine, "keys_fast"));
     check(engine, &[0; KEYS]);
     let killed = rig().open(&world.capture().nothing()).expect("opens");
     check(&*killed, &[0; KEYS]);
@@ -98,14 +98,14 @@ fn what_is_written_and_copied_is_as_it_was_written_last() {
     let mut rng = fastrand::Rng::with_seed(5);
     let mut wanted = [0; KEYS];
     let met = ["cleaned_keys", "promoted_keys", "dropped_copies", "demoted_keys"];
-    let all_met = || met.iter().all(|name| counter(engine, name) >= 20);
+    let all_met = || met.iter().all(|name| figure(engine, name) >= 20);
     let given_up = Instant::now() + Duration::from_secs(60);
     // All four are done in the background, which may take its time.
     for round in (0..).take_while(|round| *round < 6000 || !all_met()) {
         assert!(
             round < 6000 || Instant::now() < given_up,
             "{:?}",
-            met.map(|name| (name, counter(engine, name)))
+            met.map(|name| (name, figure(engine, name)))
         );
         // In the end it is mostly reads, so what was written lately becomes old.
         let number = pick(&mut rng, 60);
@@ -168,7 +168,7 @@ fn other_keys_are_copied_and_cached_while_a_removed_range_is_kept() {
     for _ in 0..5 {
         engine.get(&key(51)).expect("whole").expect("there");
     }
-    assert!(counter(&*engine, "reads_cached") >= 1);
+    assert!(figure(&*engine, "reads_cached") >= 1);
     drop(snapshot);
 }
 

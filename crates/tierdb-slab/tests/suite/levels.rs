@@ -31,8 +31,8 @@ fn random_operations_agree_with_the_model() {
     }
 }
 
-fn counter(engine: &dyn Engine, name: &str) -> u64 {
-    engine.stats().figure(name).unwrap_or_else(|| panic!("no counter {name}"))
+fn figure(engine: &dyn Engine, name: &str) -> u64 {
+    engine.stats().figure(name).unwrap_or_else(|| panic!("no figure {name}"))
 }
 
 fn key(number: usize) -> Vec<u8> {
@@ -65,9 +65,9 @@ fn tables_go_down_and_come_back_to_one_level() {
             }
         }
         engine.flush().expect("room");
-        assert!(counter(&*engine, "tables_below_the_first_level") >= 10, "round {round}");
+        assert!(figure(&*engine, "tables_below_the_first_level") >= 10, "round {round}");
         // A level that is not too large keeps what it has.
-        assert_eq!(counter(&*engine, "tables_merged_down") >= 3, levels.1 == 12, "round {round}");
+        assert_eq!(figure(&*engine, "tables_merged_down") >= 3, levels.1 == 12, "round {round}");
         let check = |at: Option<&tierdb_engine::Snapshot>, wanted: &[Option<Vec<u8>>]| {
             let mut cursor = engine.cursor(KeyRange::all(), at).expect("open");
             for (number, value) in wanted.iter().enumerate() {
@@ -95,7 +95,7 @@ fn tables_go_down_and_come_back_to_one_level() {
     let engine = Rig::new(stacked, None).open(&world).expect("opens");
     engine.delete_range(&KeyRange::all(), Durability::Durable).expect("room");
     engine.compact().expect("room");
-    assert_eq!(counter(&*engine, "tables"), 0);
+    assert_eq!(figure(&*engine, "tables"), 0);
 }
 
 /// Keys that come in their order are written to flash once: their tables go down as they are.
@@ -108,8 +108,8 @@ fn what_has_nothing_below_is_not_written_again() {
         engine.put(&key(number), &[7; 600], Durability::Durable).expect("room");
     }
     engine.flush().expect("room");
-    assert!(counter(&*engine, "tables_moved_down") >= 10);
-    assert_eq!(counter(&*engine, "tables_merged_down"), 0);
+    assert!(figure(&*engine, "tables_moved_down") >= 10);
+    assert_eq!(figure(&*engine, "tables_merged_down"), 0);
     let killed = rig.open(&world.capture().nothing()).expect("opens");
     for engine in [engine, killed] {
         for number in 0..600 {

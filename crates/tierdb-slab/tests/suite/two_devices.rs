@@ -63,8 +63,8 @@ fn table_bytes(engine: &dyn Engine) -> (u64, u64) {
     (used("beside"), used("flash"))
 }
 
-fn counter(engine: &dyn Engine, name: &str) -> u64 {
-    engine.stats().figure(name).unwrap_or_else(|| panic!("no counter {name}"))
+fn figure(engine: &dyn Engine, name: &str) -> u64 {
+    engine.stats().figure(name).unwrap_or_else(|| panic!("no figure {name}"))
 }
 
 fn tables_in(world: &World, dir: &str) -> usize {
@@ -107,11 +107,11 @@ fn what_is_read_often_comes_to_the_fast_device() {
     // Spread over all keys.
     let hot = || (0..HOT).map(|number| number * (KEYS / HOT) + 3);
     let reads = |engine: &dyn Engine| {
-        let before = counter(engine, "reads_flash");
+        let before = figure(engine, "reads_flash");
         for number in hot() {
             assert!(engine.get(&key(number)).expect("whole").is_some());
         }
-        counter(engine, "reads_flash") - before
+        figure(engine, "reads_flash") - before
     };
     let cold = reads(&*engine);
     assert!(cold as usize > HOT / 2, "{cold} of {HOT} from flash");
@@ -123,7 +123,7 @@ fn what_is_read_often_comes_to_the_fast_device() {
     }
     let hot_now = reads(&*engine);
     assert!(hot_now * 2 < cold, "{hot_now} of {HOT} from flash, {cold} before");
-    assert!(counter(&*engine, "bytes_that_stayed_in_the_first_level") > 0);
+    assert!(figure(&*engine, "bytes_that_stayed_in_the_first_level") > 0);
     check_all(&*engine, 1);
 }
 

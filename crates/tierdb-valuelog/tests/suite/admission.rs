@@ -3,7 +3,7 @@
 //! Method: some hundred keys whose values fit the cache; after each flush every value that was in the write buffer is on
 //! flash, and how many reads go there is counted.
 
-use crate::counter;
+use crate::figure;
 use crate::rig::Sizes;
 use tierdb_engine::conformance::harm::Rig;
 use tierdb_engine::{Durability, Engine};
@@ -20,12 +20,12 @@ fn write_all(engine: &dyn Engine, version: u32) {
 
 /// Reads every `step`th key, and returns how many reads went to flash.
 fn read(engine: &dyn Engine, version: u32, step: usize) -> u64 {
-    let before = counter(engine, "flash_reads");
+    let before = figure(engine, "flash_reads");
     for key in (0..KEYS).step_by(step) {
         let found = engine.get(&key.to_be_bytes()).expect("no faults").expect("it was written");
         assert_eq!(found[..8], *[key, version].map(u32::to_le_bytes).as_flattened());
     }
-    counter(engine, "flash_reads") - before
+    figure(engine, "flash_reads") - before
 }
 
 #[test]
@@ -37,12 +37,12 @@ fn what_is_read_in_the_write_buffer_is_cached_as_it_leaves() {
     write_all(engine, 0);
     assert_eq!(read(engine, 0, 2), 0, "all are in the write buffer");
     engine.flush().expect("room");
-    assert_eq!(counter(engine, "cached_by_reclaim"), all / 2, "those that were read");
+    assert_eq!(figure(engine, "cached_by_reclaim"), all / 2, "those that were read");
     assert_eq!(read(engine, 0, 1), all / 2, "the others");
 
     write_all(engine, 1);
     engine.flush().expect("room");
-    let cached = counter(engine, "cached_by_reclaim") - all / 2;
+    let cached = figure(engine, "cached_by_reclaim") - all / 2;
     assert!(cached > all * 4 / 5, "all were cached before: {cached}");
     assert_eq!(read(engine, 1, 1), all - cached);
 
@@ -50,10 +50,10 @@ fn what_is_read_in_the_write_buffer_is_cached_as_it_leaves() {
         write_all(engine, version);
         engine.flush().expect("room");
     }
-    let before = counter(engine, "cached_by_reclaim");
+    let before = figure(engine, "cached_by_reclaim");
     write_all(engine, 80);
     engine.flush().expect("room");
-    let cached = counter(engine, "cached_by_reclaim") - before;
+    let cached = figure(engine, "cached_by_reclaim") - before;
     assert!(cached < all / 10, "{cached} of {all}, none of which was read for 80 writes");
     assert!(read(engine, 80, 1) > all * 9 / 10);
 }

@@ -2,7 +2,7 @@
 //! fast tier finds what was given up there, even if a reader that was not run for a while still holds it.
 //! Method: keys until there is no room, all deleted, and all put again while another thread is pinned.
 
-use crate::counter;
+use crate::figure;
 use crate::rig::Sizes;
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
@@ -90,7 +90,7 @@ fn values_longer_than_a_quarter_of_a_ring_fill_flash() {
 }
 
 fn collected(engine: &dyn Engine) -> u64 {
-    counter(engine, "collected_chunks")
+    figure(engine, "collected_chunks")
 }
 
 /// Batches of so many values of such lengths until one is refused. Returns how many values there are.

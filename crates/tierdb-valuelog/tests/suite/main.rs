@@ -15,6 +15,6 @@ mod second_level;
 mod snapshots;
 
 /// What the engine has counted under this name since it was opened.
-fn counter(engine: &dyn tierdb_engine::Engine, name: &str) -> u64 {
+fn figure(engine: &dyn tierdb_engine::Engine, name: &str) -> u64 {
     engine.stats().figure(name).expect("it is counted")
 }

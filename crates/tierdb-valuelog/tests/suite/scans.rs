@@ -3,7 +3,7 @@
 //! Method: a store whose keys were written in random order and do not fit the cache is scanned from end to end a few
 //! times, a short range at a time.
 
-use crate::counter;
+use crate::figure;
 use crate::rig::Sizes;
 use std::ops::Bound;
 use tierdb_engine::conformance::harm::Rig;
@@ -64,7 +64,7 @@ fn ranges_that_are_scanned_come_to_lie_together() {
     assert!(scattered > u64::from(KEYS) * 3 / 4, "{scattered} reads when it lies scattered");
     let reads: Vec<u64> = (1..5).map(|round| scan(&*engine, KEYS, round % 2 == 0)).collect();
     assert!(reads[3] * 8 < scattered, "{scattered} reads when it lies scattered, then {reads:?}");
-    let rewritten = counter(&*engine, "rewritten_ranges");
+    let rewritten = figure(&*engine, "rewritten_ranges");
     assert!(rewritten > u64::from(KEYS / RANGE) / 2, "{rewritten} ranges");
     assert!(used(&*engine) < 3 * at_first, "{at_first} bytes of flash at first, then {}", used(&*engine));
 }

@@ -3,7 +3,7 @@
 //! Method: random operations on a store whose values do not fit its memory, beside a map. The same on a pool that is
 //! DRAM already, which has no second level.
 
-use crate::counter;
+use crate::figure;
 use crate::rig::Sizes;
 use std::collections::BTreeMap;
 use tierdb_engine::Durability;
@@ -50,8 +50,8 @@ fn run(log: Option<LogPlace>) -> (u64, u64) {
             }
         }
     }
-    assert!(counter(&*engine, "collected_records") > 0, "records move");
-    (counter(&*engine, "second_level_hits"), counter(&*engine, "flash_reads"))
+    assert!(figure(&*engine, "collected_records") > 0, "records move");
+    (figure(&*engine, "second_level_hits"), figure(&*engine, "flash_reads"))
 }
 
 #[test]

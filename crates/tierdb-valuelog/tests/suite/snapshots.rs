@@ -2,7 +2,7 @@
 //! written and replaced since, nor keys that were deleted before.
 //! Method: stores that are too small for anything more, and random operations beside a map for each snapshot.
 
-use crate::counter;
+use crate::figure;
 use crate::rig::Sizes;
 use std::collections::BTreeMap;
 use tierdb_engine::conformance::harm::Rig;
@@ -216,7 +216,7 @@ fn random_operations(seed: u64) {
     engine.close().expect("closes");
     drop(store);
     let engine = rig.open(&world).expect("opens");
-    assert_eq!(counter(&*engine, "opened_from_image"), 1, "nothing was left of the snapshots");
+    assert_eq!(figure(&*engine, "opened_from_image"), 1, "nothing was left of the snapshots");
     let cursor = engine.cursor(KeyRange::all(), None).expect("open");
     let mut walk = Walk { cursor, left: model.into_iter().rev().collect(), reverse: false };
     while walk.step() {}

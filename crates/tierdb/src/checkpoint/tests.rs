@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::db::Db;
+use crate::history;
 use std::panic::catch_unwind;
 use tierdb_base::sources::comparisons;
 use tierdb_base::{ErrorKind, mutant};
@@ -13,11 +14,12 @@ use tierdb_engine::model::ListCursor;
 /// File, function, which one in it, and the test that notices.
 type Row = (&'static str, &'static str, usize, fn() -> std::result::Result<(), String>);
 
-const TESTS: [Row; 4] = [
+const TESTS: [Row; 5] = [
     ("src/checkpoint.rs", "read", 0, record_of_a_checkpoint),
     ("src/checkpoint.rs", "agrees", 0, entry_of_a_checkpoint),
     ("src/checkpoint.rs", "fill", 0, entries_that_are_read_back),
     ("src/identity.rs", "decode", 0, identity_of_a_tier),
+    ("src/history.rs", "checked", 0, history_of_a_store),
 ];
 
 /// That `result` is the error for damage.
@@ -81,6 +83,22 @@ fn identity_of_a_tier() -> std::result::Result<(), String> {
     bytes.chunks_mut(4096).for_each(|copy| copy[40] ^= 1);
     std::fs::write(&file, bytes).expect("write");
     refused(Db::open_existing(&path))
+}
+
+/// Another number, which could be right. There is no error for it: it counts as none.
+fn history_of_a_store() -> std::result::Result<(), String> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("store");
+    let db = Db::open(&path).expect("create");
+    db.put("key", "value").expect("put");
+    db.close().expect("close");
+    let file = path.join(history::NAME);
+    let text = std::fs::read_to_string(&file).expect("read");
+    let changed = text.replace("put = 1", "put = 7");
+    assert_ne!(text, changed);
+    std::fs::write(&file, changed).expect("write");
+    let db = Db::open_existing(&path).expect("open");
+    db.history().map_or(Ok(()), |_| Err("nothing was noticed".into()))
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::*;
 use tierdb_base::mutant::{self, Site};
 use tierdb_engine::TierStats;
 use tierdb_sim::crashtest::{CrashFailure, CrashRun, Options, Oracle, explore};
-use tierdb_sim::{SimDir, World};
+use tierdb_sim::{FaultKind, FaultPlan, SimDir, World};
 
 const STORE: Uuid = Uuid::from_u128(7);
 
@@ -54,7 +54,7 @@ fn what_is_counted_is_summed_up_and_what_is_so_now_is_as_of_the_last_close() {
     assert_eq!(History::default().write_amplification(), None);
     let mut history = after(1);
     history.add(&Stats { gauges: vec![("keys_fast", 1)], ..used() }, Duration::from_secs(4));
-    assert_eq!((history.uses, history.open_seconds, history.operations["put"]), (2, 7, 14));
+    assert_eq!((history.uses, history.open_ns, history.operations["put"]), (2, 7_000_000_000, 14));
     assert_eq!((history.figure("migrations"), history.figure("keys_fast")), (Some(4), Some(1)));
     assert_eq!((history.figure("tables"), history.write_amplification()), (None, Some(3.0)));
     history.counters.insert("migrations".into(), u64::MAX);
@@ -89,19 +89,31 @@ fn what_was_written_is_read_and_anything_else_counts_as_none() {
     for at in 0..len {
         let mut damaged = whole.clone();
         damaged[at] ^= 4;
-        assert!(decode(&damaged).is_none(), "byte {at}");
-        assert!(decode(&whole[..at]).is_none(), "cut at byte {at}");
+        assert!(checked(&damaged).is_none(), "byte {at}");
+        assert!(checked(&whole[..at]).is_none(), "cut at byte {at}");
     }
     for (name, known) in [("get", true), ("", false), ("\u{1b}[2J", false), ("Get", false)] {
         let mut history = after(1);
         history.operations.insert(name.into(), 1);
-        let bytes = encode(&File { format: FORMAT, store: STORE.to_string(), history }).expect("memory");
-        assert_eq!(decode(&bytes).is_some(), known, "{name:?}");
+        history.write(&dir(&world), STORE).expect("room");
+        assert_eq!(read(&world).is_some(), known, "{name:?}");
     }
-    let newer = File { format: FORMAT + 1, store: STORE.to_string(), history: after(1) };
-    world.overwrite("flash/HISTORY", 0, &encode(&newer).expect("memory"));
-    let refused = History::read(&dir(&world), STORE).expect_err("newer");
-    assert!(matches!(refused, Error::NewerFormat { .. }), "{refused}");
+}
+
+/// Goal: what a newer build has written is refused whatever else it is, so that it is not replaced.
+#[test]
+fn a_newer_format_is_refused_by_its_number_alone() {
+    let world = world();
+    after(1).write(&dir(&world), STORE).expect("room");
+    for (text, newer) in
+        [("format = 2\nstore = []\n", true), ("format = 1\nstore = []\n", false), ("other = 2\n", false)]
+    {
+        world.overwrite("flash/HISTORY", 0, &sealed(text.into()).expect("memory"));
+        match History::read(&dir(&world), STORE) {
+            Err(Error::NewerFormat { found: 2, newest: FORMAT, .. }) => assert!(newer, "{text}"),
+            read => assert!(!newer && read.expect("no faults").is_none(), "{text}"),
+        }
+    }
 }
 
 fn write_thrice(world: &World, written: &Oracle<u64>) {
@@ -113,8 +125,16 @@ fn write_thrice(world: &World, written: &Oracle<u64>) {
 
 fn check(written: &u64, world: &World) -> std::result::Result<(), String> {
     let uses = read(world).map_or(0, |history| history.uses);
-    let next = *written..=*written + 1;
-    if next.contains(&uses) { Ok(()) } else { Err(format!("{written} uses were noted, {uses} are found")) }
+    if !(*written..=*written + 1).contains(&uses) {
+        return Err(format!("{written} uses were noted, {uses} are found"));
+    }
+    // What a crash has left of another one is in nobody's way.
+    after(uses + 1).write(&dir(world), STORE).map_err(|error| error.to_string())?;
+    let (again, names) = (read(world), dir(world).list().expect("no faults"));
+    match again.map(|history| history.uses) {
+        Some(found) if found == uses + 1 && names == [NAME] => Ok(()),
+        found => Err(format!("{uses} and one use were noted, {found:?} are found in {names:?}")),
+    }
 }
 
 fn crash_everywhere() -> std::result::Result<CrashRun, Box<CrashFailure>> {
@@ -138,5 +158,31 @@ fn no_sync_of_the_history_can_be_left_out() {
     for site in own {
         let survived = mutant::without(site, crash_everywhere);
         assert!(survived.is_err(), "{site} was left out, and nothing noticed");
+    }
+}
+
+/// Goal: whichever operation fails, the history before it is there, or the new one, and the next one can be written.
+#[test]
+fn the_failure_of_any_operation_leaves_one_history_or_the_other() {
+    for kind in [FaultKind::Eio, FaultKind::Enospc, FaultKind::Short, FaultKind::SyncError] {
+        let mut met = 0;
+        for nth in 1.. {
+            let world = world();
+            after(1).write(&dir(&world), STORE).expect("no fault yet");
+            world.inject(FaultPlan::nth(nth, kind));
+            let wrote = after(2).write(&dir(&world), STORE);
+            if world.heal().hit == 0 {
+                wrote.expect("no fault was met");
+                break;
+            }
+            met = nth;
+            let uses = read(&world).expect("one of them").uses;
+            assert!(
+                if wrote.is_ok() { uses == 2 } else { (1..=2).contains(&uses) },
+                "{kind:?} at {nth}: {uses}"
+            );
+            check(&uses, &world).unwrap_or_else(|wrong| panic!("{kind:?} at {nth}: {wrong}"));
+        }
+        assert!(met > 0, "{kind:?}");
     }
 }

@@ -1,0 +1,61 @@
+//! The file `HISTORY` of a store, harmed or of any bytes, as it is read by an open and shown to people.
+#![no_main]
+
+use arbitrary::Arbitrary;
+use libfuzzer_sys::fuzz_target;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use tierdb::Db;
+use tierdb_base::mutant::Site;
+use tierdb_cli::stat;
+use tierdb_fuzz::{Harm, checksum_sites, harm_bytes, unchecked};
+
+struct Store {
+    path: PathBuf,
+    history: Vec<u8>,
+    sites: Vec<Site>,
+    _dir: tempfile::TempDir,
+}
+
+impl Store {
+    fn show(&self, history: &[u8]) {
+        std::fs::write(self.path.join("HISTORY"), history).expect("room");
+        let db = Db::open_existing(&self.path).expect("it does not depend on that");
+        stat::write_table(&db.stats(), db.history(), &mut Vec::new()).expect("memory");
+        stat::write_json(&db.stats(), db.history(), &mut Vec::new()).expect("memory");
+    }
+}
+
+static STORE: LazyLock<Store> = LazyLock::new(|| {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("store");
+    let db = Db::open(&path).expect("a store is created");
+    db.put("key", "value").and_then(|()| db.close()).expect("it is used");
+    let history = std::fs::read(path.join("HISTORY")).expect("it was used");
+    let mut store = Store { path, history, sites: Vec::new(), _dir: dir };
+    let sites = checksum_sites(|| store.show(&store.history));
+    store.sites = sites.into_iter().filter(|site| site.file.ends_with("src/history.rs")).collect();
+    assert!(!store.sites.is_empty(), "the checksum is compared");
+    store
+});
+
+#[derive(Arbitrary, Debug)]
+struct Input<'a> {
+    site: u8,
+    harms: Vec<Harm>,
+    /// In place of the TOML, where there are any.
+    bytes: &'a [u8],
+}
+
+fuzz_target!(|input: Input<'_>| {
+    let store = &*STORE;
+    let bytes = match input.bytes {
+        [] => harm_bytes(&store.history, &input.harms),
+        bytes => {
+            let mut whole = [&store.history[..24], bytes].concat();
+            whole.resize(whole.len().next_multiple_of(4096), b'\n');
+            whole
+        }
+    };
+    unchecked(&store.sites, input.site, || store.show(&bytes));
+});
