@@ -38,7 +38,7 @@ pub struct Options {
     pub memory: u64,
     /// Bytes of a slab: a power of two, 8 KiB to 4 MiB. *Format.*
     pub slab_bytes: u64,
-    /// Number of partitions, 1 to 256. Default: the processors, at most 64.
+    /// Number of partitions, 1 to 256. Default: four for each processor, at most 64: who holds the lock of one may lose its processor.
     pub partitions: u32,
     /// Bytes of a flash table, about. Default 8 MiB, 16 KiB to 1 GiB.
     pub table_bytes: u64,
@@ -106,7 +106,7 @@ impl Options {
         Options {
             memory,
             slab_bytes,
-            partitions: cores.min(64) as u32,
+            partitions: (4 * cores).min(64) as u32,
             table_bytes: (pool_len / 16).clamp(256 << 10, 8 << 20),
             open_tables: 400,
             high_pct: 98,
