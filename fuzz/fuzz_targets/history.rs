@@ -3,9 +3,9 @@
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
-use tierdb::Db;
+use tierdb::{ByteSize, Config, Db, FlashTier};
 use tierdb_base::mutant::Site;
 use tierdb_cli::stat;
 use tierdb_fuzz::{Harm, checksum_sites, harm_bytes, unchecked};
@@ -17,10 +17,16 @@ struct Store {
     _dir: tempfile::TempDir,
 }
 
+/// A small store, which opens soon.
+fn config(path: &Path) -> Config {
+    let flash = FlashTier::new(path).with_capacity(ByteSize::mib(32));
+    Config::new().with_memory(ByteSize::mib(16)).with_flash(flash)
+}
+
 impl Store {
     fn show(&self, history: &[u8]) {
         std::fs::write(self.path.join("HISTORY"), history).expect("room");
-        let db = Db::open_existing(&self.path).expect("it does not depend on that");
+        let db = Db::open_existing_config(&config(&self.path)).expect("it does not depend on that");
         stat::write_table(&db.stats(), db.history(), &mut Vec::new()).expect("memory");
         stat::write_json(&db.stats(), db.history(), &mut Vec::new()).expect("memory");
     }
@@ -29,7 +35,7 @@ impl Store {
 static STORE: LazyLock<Store> = LazyLock::new(|| {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("store");
-    let db = Db::open(&path).expect("a store is created");
+    let db = Db::open_config(&config(&path)).expect("a store is created");
     db.put("key", "value").and_then(|()| db.close()).expect("it is used");
     let history = std::fs::read(path.join("HISTORY")).expect("it was used");
     let mut store = Store { path, history, sites: Vec::new(), _dir: dir };
