@@ -58,7 +58,7 @@ impl IoStats {
 /// A cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Reads it served.
+    /// Reads it served, but for those of records that the fast tier has, too.
     pub hits: u64,
     /// Reads that went on to the tier below.
     pub misses: u64,

@@ -585,7 +585,7 @@ fn remove_emptied(path: &Path) -> std::io::Result<()> {
     std::fs::remove_dir(path)
 }
 
-/// Whether `name` is a file that a store may have made on which nobody relies.
+/// Whether `name` is a file that may be there of a store on which nobody relies.
 fn own_file(name: &str) -> bool {
     let logged = tierdb_log::LoggedOptions::new(0).file_names();
     is_data(name)

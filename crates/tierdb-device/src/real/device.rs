@@ -29,7 +29,7 @@ pub enum ReadBatching {
 pub struct RealOptions {
     /// How reads of different threads go to the device.
     pub batching: ReadBatching,
-    /// Use io_uring where the kernel allows it. Default true. Without it each read is a system call,
+    /// Use io_uring where the kernel allows it, for single reads only where the medium is memory (tmpfs). Default true. Without it each read is a system call,
     /// [`BlockFile::read_many`](crate::BlockFile::read_many) uses a few threads, and
     /// [`BlockFile::write_pieces`](crate::BlockFile::write_pieces) writes one piece after another.
     pub io_uring: bool,
@@ -71,6 +71,11 @@ impl Device {
         });
         let (pool, writes) = (OnceLock::new(), Mutex::default());
         Device { batching: options.batching, rings, on_memory, pool, writes }
+    }
+
+    /// Whether transfers wait for nothing there.
+    pub fn is_on_memory(&self) -> bool {
+        self.on_memory
     }
 
     pub fn combined(&self) -> Combined {

@@ -281,12 +281,15 @@ impl BlockFile for RealFile {
         self.device.read(&self.handle, at, buf)
     }
 
-    /// Through the rings of the first one's directory, which can read any file.
+    /// Through the rings of the directory of one of them, which can read any file: one by one only where all are in memory.
     fn read_many(reads: &mut [FileRead<'_, Self>]) -> Vec<Result<()>> {
         if let Some(wrong) = reads.iter().find_map(|read| read.file.handle.check(read.at, "offset").err()) {
             return reads.iter().map(|_| Err(wrong.clone())).collect();
         }
-        let Some(device) = reads.first().map(|read| read.file.device.clone()) else { return Vec::new() };
+        let mut devices = reads.iter().map(|read| &read.file.device);
+        let first = devices.clone().next();
+        let waits = devices.find(|device| !device.is_on_memory());
+        let Some(device) = waits.or(first).cloned() else { return Vec::new() };
         device.read_many(reads)
     }
 
@@ -295,7 +298,7 @@ impl BlockFile for RealFile {
         self.handle.finish_write(at, bytes, None)
     }
 
-    /// Through a ring, where it is not the page cache that they go to: that takes them at once. A write that the kernel has from a ring goes
+    /// Through a ring, where it is not memory or the page cache that they go to: these take them at once. A write that the kernel has from a ring goes
     /// on when its process is killed, as one by a system call does not.
     fn write_pieces(&self, bytes: &AlignedBuf, pieces: &[Piece]) -> Result<()> {
         for piece in pieces {
