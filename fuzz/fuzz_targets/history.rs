@@ -1,14 +1,16 @@
 //! The file `HISTORY` of a store, harmed or of any bytes, as it is read by an open and shown to people.
 #![no_main]
 
-use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use tierdb::{ByteSize, Config, Db, FlashTier};
 use tierdb_base::mutant::Site;
 use tierdb_cli::stat;
-use tierdb_fuzz::{Harm, checksum_sites, harm_bytes, unchecked};
+use tierdb_fuzz::{FileInput, checksum_sites, unchecked};
+
+/// Bytes of the line with the checksum.
+const FIRST_LINE: usize = 24;
 
 struct Store {
     path: PathBuf,
@@ -45,23 +47,12 @@ static STORE: LazyLock<Store> = LazyLock::new(|| {
     store
 });
 
-#[derive(Arbitrary, Debug)]
-struct Input<'a> {
-    site: u8,
-    harms: Vec<Harm>,
-    /// In place of the TOML, where there are any.
-    bytes: &'a [u8],
-}
-
-fuzz_target!(|input: Input<'_>| {
+fuzz_target!(|input: FileInput<'_>| {
     let store = &*STORE;
-    let bytes = match input.bytes {
-        [] => harm_bytes(&store.history, &input.harms),
-        bytes => {
-            let mut whole = [&store.history[..24], bytes].concat();
-            whole.resize(whole.len().next_multiple_of(4096), b'\n');
-            whole
-        }
-    };
+    let bytes = input.file(&store.history, |toml| {
+        let mut whole = [&store.history[..FIRST_LINE], toml].concat();
+        whole.resize(whole.len().next_multiple_of(4096), b'\n');
+        whole
+    });
     unchecked(&store.sites, input.site, || store.show(&bytes));
 });

@@ -1,13 +1,12 @@
 //! The file `TIER`, harmed or of any bytes, alone in a directory: what follows it when a store is opened finds nothing else.
 #![no_main]
 
-use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use tierdb::{Config, Db, verify_offline};
 use tierdb_base::mutant::Site;
-use tierdb_fuzz::{Harm, checksum_sites, harm_bytes, unchecked};
+use tierdb_fuzz::{FileInput, checksum_sites, unchecked};
 
 struct Store {
     path: PathBuf,
@@ -29,20 +28,9 @@ static STORE: LazyLock<Store> = LazyLock::new(|| {
     Store { path, tier, sites, _dir: dir }
 });
 
-#[derive(Arbitrary, Debug)]
-struct Input<'a> {
-    site: u8,
-    harms: Vec<Harm>,
-    /// In place of the file, where there are any.
-    bytes: &'a [u8],
-}
-
-fuzz_target!(|input: Input<'_>| {
+fuzz_target!(|input: FileInput<'_>| {
     let store = &*STORE;
-    let bytes = match input.bytes {
-        [] => harm_bytes(&store.tier, &input.harms),
-        bytes => bytes.to_vec(),
-    };
+    let bytes = input.file(&store.tier, <[u8]>::to_vec);
     std::fs::write(store.path.join("TIER"), bytes).expect("room");
     unchecked(&store.sites, input.site, || {
         let _ = verify_offline(&Config::one_directory(&store.path));

@@ -139,6 +139,22 @@ pub fn harm_bytes(bytes: &[u8], harms: &[Harm]) -> Vec<u8> {
     base.harmed(harms).peek("bytes", 0, bytes.len())
 }
 
+/// One file, harmed, and the place where a checksum is not compared.
+#[derive(Arbitrary, Debug)]
+pub struct FileInput<'a> {
+    pub site: u8,
+    harms: Vec<Harm>,
+    /// In place of the file, where there are any.
+    bytes: &'a [u8],
+}
+
+impl FileInput<'_> {
+    /// The file to read in place of `whole`; `of` makes one of any bytes.
+    pub fn file(&self, whole: &[u8], of: impl FnOnce(&[u8]) -> Vec<u8>) -> Vec<u8> {
+        if self.bytes.is_empty() { harm_bytes(whole, &self.harms) } else { of(self.bytes) }
+    }
+}
+
 /// The places where `work` compares checksums.
 pub fn checksum_sites(work: impl FnOnce()) -> Vec<Site> {
     let seen = mutant::record(work);

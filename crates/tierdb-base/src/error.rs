@@ -17,12 +17,19 @@ pub enum TierRole {
     Flash,
 }
 
+impl TierRole {
+    /// Its name among programs: `fast` or `flash`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TierRole::Fast => "fast",
+            TierRole::Flash => "flash",
+        }
+    }
+}
+
 impl fmt::Display for TierRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            TierRole::Fast => "fast tier",
-            TierRole::Flash => "flash tier",
-        })
+        write!(f, "{} tier", self.name())
     }
 }
 

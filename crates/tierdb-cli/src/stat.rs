@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tierdb::History;
-use tierdb_base::{ByteSize, TierRole};
+use tierdb_base::ByteSize;
 use tierdb_engine::{CacheStats, IoStats, LatencyStats, Stats, TierStats};
 
 /// Prints the statistics, and what was counted before the open, as an indented list, without what is zero.
@@ -246,10 +246,7 @@ fn history_object(history: &History) -> Value {
 
 fn tier_object(tier: &TierStats) -> Value {
     json!({
-        "role": match tier.role {
-            TierRole::Fast => "fast",
-            TierRole::Flash => "flash",
-        },
+        "role": tier.role.name(),
         "path": tier.path,
         "medium": tier.medium,
         "capacity": tier.capacity,
@@ -292,6 +289,7 @@ fn snake(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tierdb_base::TierRole;
 
     fn stats() -> Stats {
         Stats {

@@ -130,10 +130,10 @@ impl Db {
         prepared.finish()?;
         let (uuid, durability) = (prepared.uuid(), prepared.durability());
         let home = prepared.home();
-        let (history, home) = match home.as_ref().map(|home| History::read(home, uuid)) {
-            Some(Ok(history)) => (history, home),
+        let (history, home) = match home.as_ref().map(|home| History::read(home, uuid)).transpose() {
+            Ok(history) => (history.flatten(), home),
             // What cannot be read is not replaced either.
-            Some(Err(_)) | None => (None, None),
+            Err(_) => (None, None),
         };
         let locks = Mutex::new(prepared.into_locks());
         let (engine, owner) = (Some(engine), std::process::id());

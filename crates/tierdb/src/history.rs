@@ -11,6 +11,7 @@
 //!
 //! Since format 1.
 
+use crate::replace::replace;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -173,7 +174,7 @@ impl History {
         add_all(&mut self.counters, &stats.counters);
         self.gauges = stats.gauges.iter().map(|(name, figure)| ((*name).to_owned(), *figure)).collect();
         for tier in &stats.tiers {
-            let of_role = self.io.entry(role_name(tier.role).to_owned()).or_default();
+            let of_role = self.io.entry(tier.role.name().to_owned()).or_default();
             tier.io.iter().for_each(|(cause, io)| of_role.entry((*cause).to_owned()).or_default().add(io));
         }
     }
@@ -183,23 +184,13 @@ impl History {
     ///
     /// # Errors
     /// `Io`, or `Invalid` for what TOML cannot hold: the one before is there then, or this one.
-    pub(crate) fn write<D: Dir>(&self, dir: &D, uuid: Uuid) -> Result<()> {
-        if dir.list()?.iter().any(|name| name == NEW_NAME) {
-            dir.remove(NEW_NAME)?;
-        }
-        let bytes = encode(&File { format: FORMAT, store: uuid.to_string(), history: self.clone() })?;
-        let file = dir.open(NEW_NAME, OpenMode::CreateNew)?;
-        let written = file
-            .set_len(bytes.len() as u64)
-            .and_then(|()| file.write(0, &bytes))
-            .and_then(|()| file.sync())
-            .and_then(|()| dir.rename(NEW_NAME, NAME));
-        if let Err(error) = written {
+    pub(crate) fn write<D: Dir>(self, dir: &D, uuid: Uuid) -> Result<()> {
+        let bytes = encode(&File { format: FORMAT, store: uuid.to_string(), history: self })?;
+        let fill = |file: &D::File| file.set_len(bytes.len() as u64).and_then(|()| file.write(0, &bytes));
+        replace(dir, NAME, NEW_NAME, fill).inspect_err(|_| {
             // Of no use to anybody.
             let _ = dir.remove(NEW_NAME);
-            return Err(error);
-        }
-        dir.sync()
+        })
     }
 
     /// The one of [`counters`](History::counters) and [`gauges`](History::gauges) that is named `name`, if there is one.
@@ -209,7 +200,7 @@ impl History {
 
     /// Bytes written to flash for each byte that callers wrote, or `None` before the first write.
     pub fn write_amplification(&self) -> Option<f64> {
-        let flash = self.io.get(role_name(TierRole::Flash)).into_iter().flat_map(BTreeMap::values);
+        let flash = self.io.get(TierRole::Flash.name()).into_iter().flat_map(BTreeMap::values);
         let written: f64 = flash.map(|io| io.written_bytes as f64).sum();
         (self.user_bytes_written > 0).then(|| written / self.user_bytes_written as f64)
     }
@@ -244,13 +235,6 @@ fn decode(text: &str) -> Option<File> {
     let file: File = toml::from_str(text).ok()?;
     let plain = file.history.names().all(|name| is_plain(name));
     plain.then_some(file)
-}
-
-fn role_name(role: TierRole) -> &'static str {
-    match role {
-        TierRole::Fast => "fast",
-        TierRole::Flash => "flash",
-    }
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@
 //! Since format 1. Golden fixture: `tests/golden/tier-v1`.
 
 use crate::config::EngineKind;
+use crate::replace::replace;
 use std::ops::Range;
 use tierdb_base::{Error, Location, Result, TierRole, Uuid, checksum, matches};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Dir, OpenMode};
@@ -410,8 +411,7 @@ fn agree(copies: &[Copy], role: TierRole, name: std::sync::Arc<str>) -> Result<F
 /// # Errors
 /// `Invalid` if there is one that says *ready*: it is never replaced. As [`read`] if there is one at all.
 pub(crate) fn create<D: Dir>(dir: &D, identity: &Identity) -> Result<()> {
-    let names = dir.list()?;
-    if names.iter().any(|name| name == NAME) {
+    if dir.list()?.iter().any(|name| name == NAME) {
         let old = read(dir, identity.role)?.identity;
         if old.state == State::Ready {
             return Err(Error::invalid(format!(
@@ -421,16 +421,10 @@ pub(crate) fn create<D: Dir>(dir: &D, identity: &Identity) -> Result<()> {
             )));
         }
     }
-    if names.iter().any(|name| name == NEW_NAME) {
-        dir.remove(NEW_NAME)?;
-    }
-    let file = dir.open(NEW_NAME, OpenMode::CreateNew)?;
-    file.set_len(FILE_LEN)?;
-    write_copies(&file, identity)?;
-    file.sync()?;
-    drop(file);
-    dir.rename(NEW_NAME, NAME)?;
-    dir.sync()
+    replace(dir, NAME, NEW_NAME, |file| {
+        file.set_len(FILE_LEN)?;
+        write_copies(file, identity)
+    })
 }
 
 /// Replaces what `TIER` in `dir` says, durable on return. A crash leaves the old or the new.

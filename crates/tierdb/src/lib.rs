@@ -31,6 +31,7 @@ mod history;
 mod identity;
 mod overlay;
 mod repair;
+mod replace;
 mod setup;
 mod shape;
 mod tiers;

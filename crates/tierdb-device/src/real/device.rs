@@ -29,9 +29,10 @@ pub enum ReadBatching {
 pub struct RealOptions {
     /// How reads of different threads go to the device.
     pub batching: ReadBatching,
-    /// Use io_uring where the kernel allows it, for single reads only where the medium is memory (tmpfs). Default true. Without it each read is a system call,
+    /// Use io_uring where the kernel allows it. Default true. Without it each read is a system call,
     /// [`BlockFile::read_many`](crate::BlockFile::read_many) uses a few threads, and
-    /// [`BlockFile::write_pieces`](crate::BlockFile::write_pieces) writes one piece after another.
+    /// [`BlockFile::write_pieces`](crate::BlockFile::write_pieces) writes one piece after another. Where the medium is memory (tmpfs),
+    /// these two read and write one by one with it, too.
     pub io_uring: bool,
     /// Batches in flight at once. Default 32, at least 1. As many threads read each for itself; reads of
     /// more are combined. Fewer rings make larger batches and more waiting. A ring takes a descriptor from its first batch of

@@ -80,7 +80,7 @@ fn what_was_written_is_read_and_anything_else_counts_as_none() {
     assert_eq!(read(&world), None);
     let mut history = after(2);
     history.closed = u64::MAX;
-    history.write(&dir(&world), STORE).expect("room");
+    history.clone().write(&dir(&world), STORE).expect("room");
     assert_eq!(read(&world).as_ref(), Some(&history));
     assert_eq!(dir(&world).list().expect("list"), [NAME]);
     assert_eq!(History::read(&dir(&world), Uuid::from_u128(8)).expect("no faults"), None);
