@@ -92,7 +92,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let wanted: BTreeSet<usize> = candidates.iter().flat_map(|first| *first..first + width).collect();
         let counts: BTreeMap<usize, Count> = wanted
             .into_iter()
-            .filter(|number| !tables[*number].is_damaged())
+            .filter(|number| !Plan::of_table(&state.tables, FIRST, *number).is_damaged())
             .filter_map(|number| Some((number, self.count(&state, number, victims, metric)?)))
             .collect();
         let scored = candidates
@@ -177,9 +177,10 @@ mod tests {
     const POOL: u64 = 260 << 10;
     const METRICS: [Metric; 4] = [Metric::SampledM, Metric::ApproxM, Metric::PreciseM, Metric::MaxUnpopular];
 
-    /// A store that compares all ranges, with keys of which flash has the newest version, in several tables.
+    /// A store that compares all ranges, and merges them at once, with keys of which flash has the newest version, in several tables.
     fn on_flash(metric: Metric, keys: u8) -> Store {
-        let options = Options { metric, choices: 0, pinned_pct: Some(100), ..rig::options(POOL) };
+        let options =
+            Options { metric, choices: 0, pinned_pct: Some(100), unmerged_pct: 0, ..rig::options(POOL) };
         let store = Store::new(POOL, options);
         (0..keys).for_each(|key| store.put(&[key], 700));
         store.engine.flush().expect("room");

@@ -7,7 +7,7 @@
 
 use crate::core::Core;
 use crate::flash::Limit;
-use crate::levels::{FIRST, Level, Levels};
+use crate::levels::{FIRST, Level, Levels, UNMERGED};
 use crate::live::LiveTable;
 use crate::merge::read_through;
 use crate::migrate::Migrated;
@@ -30,6 +30,8 @@ const FRUITLESS: u32 = 8;
 pub enum Down {
     /// Those that are larger than they may be.
     TooLarge,
+    /// What is not merged with the first level.
+    Unmerged,
     /// Any: flash is full, and older versions take room there. Tables of a fast device are swept, those without tombstones.
     Any,
     /// The first, if it is on a fast device and has tombstones, which are swept.
@@ -43,19 +45,20 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// # Errors
     /// As [`Core::migrate`].
     pub fn descend(&self, which: Down) -> Result<Option<Migrated>> {
-        if self.levels == FIRST || which == Down::TooLarge && self.flash.is_spent(self.levels) {
+        if which == Down::TooLarge && (self.levels == FIRST || self.flash.is_spent(self.levels)) {
             return Ok(None);
         }
         let _parts = self.work.dividing.read();
         let parts = self.router.read().parts.clone();
         let bytes_of = |part: &Partition<D>, level| part.read().tables.level(level).file_bytes();
-        let mut levels: Vec<(f64, Level)> = (FIRST..self.levels)
+        let mut levels: Vec<(f64, Level)> = (UNMERGED..self.levels)
             .map(|level| {
                 let bytes: u64 = parts.iter().map(|part| bytes_of(part, level)).sum();
                 (bytes as f64 / self.level_size(level).max(1) as f64, level)
             })
             .filter(|(fill, level)| match which {
-                Down::TooLarge => *fill > 1.0,
+                Down::TooLarge => *fill > 1.0 && *level >= FIRST,
+                Down::Unmerged => *fill > 0.0 && *level == UNMERGED,
                 Down::Any => *fill > 0.0,
                 Down::Removed => *level == FIRST,
             })
@@ -75,8 +78,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 let tables = part.read().tables.clone();
                 let Some(plan) = self.plan_down(&tables, level, which) else { continue };
                 let done = match &*plan.tables {
-                    // One on a faster device is written to a slower one.
-                    [one] if !one.is_fast() && self.move_down(part, one.level() + 1, &plan) => {
+                    // One on a faster device is written to a slower one, and one that was not merged gets a bucket.
+                    [one]
+                        if !one.is_fast()
+                            && level >= FIRST
+                            && self.move_down(part, one.level() + 1, &plan) =>
+                    {
                         self.counters.moved_down.add(1);
                         Migrated { tables: 1, ..Migrated::default() }
                     }
@@ -141,11 +148,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         full.map_or(Ok(None), Err)
     }
 
-    /// Takes out of all tables what was replaced, and no snapshot needs.
+    /// Takes out of all tables what was replaced, and no snapshot needs, also what one that is not merged replaces.
     ///
     /// # Errors
     /// As [`Core::migrate`].
     pub fn drop_replaced(&self) -> Result<()> {
+        while self.descend(Down::Unmerged)?.is_some() {}
         let oldest = self.oldest_snapshot();
         while self.rewrite_replaced(oldest)?.is_some() {}
         Ok(())
@@ -189,9 +197,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let plan = match which {
                 Down::Removed => removes.then(sweep).flatten(),
                 Down::Any if table.is_on_device() => (!removes).then(sweep).flatten(),
-                Down::Any | Down::TooLarge => self.plan_merge(levels, table).or_else(sweep),
+                Down::Any | Down::Unmerged | Down::TooLarge => self.plan_merge(levels, table).or_else(sweep),
             };
-            let Some(plan) = plan.filter(|plan| plan.tables.iter().all(|table| !table.is_damaged())) else {
+            let Some(plan) = plan.filter(|plan| !plan.is_damaged()) else {
                 continue;
             };
             let overlap: u64 = plan.tables[1..].iter().map(|table| table.file_len()).sum();

@@ -465,6 +465,11 @@ impl<D: Dir> Flash<D> {
     pub fn has_room(&self, level: Level, bytes: u64, limits: Limits) -> bool {
         self.dirs_for(level).iter().any(|dir| dir.used() + bytes <= dir.limit_of(limits, self.table_bytes))
     }
+
+    /// Whether a directory has so much room for `bytes` more that what they replace may stay for a while: a quarter of its own is left then.
+    pub fn has_room_apart(&self, bytes: u64) -> bool {
+        self.dirs().iter().any(|dir| dir.used() + bytes <= dir.limit(Limit::Growth, self.table_bytes) / 4 * 3)
+    }
 }
 
 /// A table's file.
@@ -493,11 +498,11 @@ pub struct TableRecord {
 }
 
 impl TableRecord {
-    /// As stored: number of the directory (three bytes), levels above this one (a byte), number of the file.
+    /// As stored: number of the directory (three bytes), the level less one (a byte; 255 for level 0), number of the file.
     pub fn encode(self) -> [u8; 12] {
         let mut bytes = [0; 12];
         bytes[..4].copy_from_slice(&self.file.dir.to_le_bytes());
-        bytes[3] = self.level - FIRST;
+        bytes[3] = self.level.wrapping_sub(FIRST);
         bytes[4..].copy_from_slice(&self.file.number.to_le_bytes());
         bytes
     }
@@ -507,7 +512,7 @@ impl TableRecord {
         let (first, rest) = bytes.split_first_chunk::<4>()?;
         let (number, places) = rest.split_first_chunk::<8>()?;
         let [dir @ .., above] = *first;
-        let level = above.checked_add(FIRST).filter(|level| *level <= MOST)?;
+        let level = Some(above.wrapping_add(FIRST)).filter(|level| *level <= MOST)?;
         let dir = u32::from_le_bytes([dir[0], dir[1], dir[2], 0]);
         let file = TableFile { dir, number: u64::from_le_bytes(*number) };
         Some((TableRecord { file, level }, Places::decode(places)?))
@@ -517,10 +522,11 @@ impl TableRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::levels::UNMERGED;
 
     #[test]
     fn records_of_tables_read_back() {
-        for level in FIRST..=MOST {
+        for level in UNMERGED..=MOST {
             let record = TableRecord { file: TableFile { dir: 15, number: 1 << 40 }, level };
             assert_eq!(TableRecord::decode(&record.encode()), Some((record, Places::default())));
         }

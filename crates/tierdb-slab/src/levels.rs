@@ -2,7 +2,8 @@
 //!
 //! Tables of one level have disjoint key ranges, those of two levels need not. Invariant: *a version of a key in a level is not newer
 //! than any version of that key in a level above.* So whoever looks for a key asks the levels from the first one on, and takes
-//! the first version that it may see; whoever says that there is none has asked all of them.
+//! the first version that it may see; whoever says that there is none has asked all of them. Above the first one is level 0
+//! ([`crate::unmerged`]).
 
 use crate::live::LiveTable;
 use crate::tables::{TableSet, Walk};
@@ -14,28 +15,31 @@ use tierdb_table::{Direction, Merge, ReadAhead};
 
 /// The number of a level; the one that the fast tier is merged into is [`FIRST`].
 pub type Level = u8;
+/// What came from the fast tier without being merged with tables of the first level.
+pub const UNMERGED: Level = 0;
 /// The first level.
 pub const FIRST: Level = 1;
 /// The deepest that there can be.
 pub const MOST: Level = 4;
+/// How many there can be, with that of what is not merged.
+const COUNT: usize = MOST as usize + 1;
 
 /// The live tables of a partition.
-pub struct Levels<D: Dir>([TableSet<D>; MOST as usize]);
+pub struct Levels<D: Dir>([TableSet<D>; COUNT]);
 
 impl<D: Dir> Levels<D> {
     /// Of these tables, each in its level.
     pub fn new(tables: Vec<Arc<LiveTable<D>>>) -> Self {
-        let mut sorted: [Vec<_>; MOST as usize] = Default::default();
+        let mut sorted: [Vec<_>; COUNT] = Default::default();
         for table in tables {
-            let level = table.level().clamp(FIRST, MOST);
-            sorted[usize::from(level - FIRST)].push(table);
+            sorted[usize::from(table.level().min(MOST))].push(table);
         }
         Levels(sorted.map(TableSet::new))
     }
 
     /// The tables of `level`; of the first one if there is no such level.
     pub fn level(&self, level: Level) -> &TableSet<D> {
-        self.0.get(usize::from(level.wrapping_sub(FIRST))).unwrap_or(&self.0[0])
+        self.0.get(usize::from(level)).unwrap_or(&self.0[usize::from(FIRST)])
     }
 
     /// The tables that the fast tier is merged with.
@@ -45,10 +49,10 @@ impl<D: Dir> Levels<D> {
 
     /// All levels, with their numbers.
     pub fn all(&self) -> impl Iterator<Item = (Level, &TableSet<D>)> {
-        (FIRST..).zip(&self.0)
+        (UNMERGED..).zip(&self.0)
     }
 
-    /// All tables, those of the first level first.
+    /// All tables, those of a level before those of the next one.
     pub fn tables(&self) -> impl Iterator<Item = &Arc<LiveTable<D>>> {
         self.0.iter().flat_map(TableSet::tables)
     }
@@ -60,17 +64,19 @@ impl<D: Dir> Levels<D> {
 
     /// Whether a table may hold a version of `key`. Reads the index of one table of each level at the most.
     pub fn may_hold(&self, key: &[u8], cause: Cause) -> bool {
-        self.first().may_hold(key, cause) || self.may_hold_below(FIRST, key, cause) && mutant::keep("level")
+        self.first().may_hold(key, cause)
+            || (self.may_hold_above(FIRST, key, cause) || self.may_hold_below(FIRST, key, cause))
+                && mutant::keep("level")
     }
 
     /// The same, of tables below `level`.
     pub fn may_hold_below(&self, level: Level, key: &[u8], cause: Cause) -> bool {
-        self.0.iter().skip(usize::from(level)).any(|level| level.may_hold(key, cause))
+        self.0.iter().skip(usize::from(level) + 1).any(|level| level.may_hold(key, cause))
     }
 
     /// The same, of tables above `level`.
     pub fn may_hold_above(&self, level: Level, key: &[u8], cause: Cause) -> bool {
-        self.0.iter().take(usize::from(level - FIRST)).any(|level| level.may_hold(key, cause))
+        self.0.iter().take(usize::from(level)).any(|level| level.may_hold(key, cause))
     }
 
     /// Whether a lookup of `key` comes to `table` as it did when the tables were `then`: by the same ones.

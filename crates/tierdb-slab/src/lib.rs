@@ -57,6 +57,7 @@ mod tables;
 mod tidy;
 mod tracker;
 mod tune;
+mod unmerged;
 mod verify;
 mod work;
 mod write;

@@ -3,7 +3,8 @@
 //!
 //! 1. Under the partition's lock: the range is noted as *migrating*, and the victims are listed. From now on
 //!    slots that are given up are not reused, and deletes in the range leave tombstones.
-//! 2. Without it: victims and tables of the range are merged into new tables, which are durable when they end.
+//! 2. Without it: victims and tables of the range are merged into new tables, which are durable when they end; or victims alone
+//!    ([`crate::unmerged`]).
 //! 3. The records of the new tables become live, and those of the old ones free, as one group.
 //! 4. Under the lock: the new tables take the place of the old ones; each victim whose version is still the newest
 //!    leaves the index, and its slot is freed; popular keys that only flash has are copied to slots.
@@ -98,6 +99,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         victims: Victims,
         promote: bool,
     ) -> Result<Migrated> {
+        let (wanted, apart) = (plan, plan.apart());
         let begun = {
             let mut state = part.write();
             let listed =
@@ -105,17 +107,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
             if listed.is_empty() && (victims != Victims::None || plan.tables.is_empty()) {
                 return Ok(Migrated::default());
             }
+            let plan = if self.stays_apart(wanted, victims, &listed) { &apart } else { wanted };
             state.migrating = Some(plan.range.clone());
             // Under the lock: ranges that writes up to this one removed are in the list. And before the list of
             // snapshots: one that is not in it sees this write, or a later one.
             let (levels, ranges) = (state.tables.clone(), state.ranges.clone());
             Begun { plan, victims: listed, levels, ranges, last: self.clock.last() }
         };
-        let damaged = RefCell::default();
+        let (plan, damaged) = (begun.plan, RefCell::default());
         // Before tables are written that could not take the place of others. What is written in the end is asked for again.
         let most = if begun.victims.is_empty() { MOST_TABLES } else { plan.most_victims() };
         let admitted = self.heap.admit(self.admit_migration(most, &begun)).map(drop);
-        self.measure_overlap(begun.levels.first(), &plan.tables, &begun.victims);
+        self.measure_overlap(begun.levels.first(), &wanted.tables, &begun.victims);
         let merge = || admitted.and_then(|()| self.merge_where_there_is_room(&begun, &damaged, promote));
         let done = self.timed_cpu(merge).and_then(|merged| {
             let _admitted = self.heap.admit(self.admit_migration(merged.tables.len() as u64, &begun))?;

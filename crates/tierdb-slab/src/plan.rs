@@ -3,11 +3,12 @@
 use crate::core::{Core, hash_of};
 use crate::flash::{Limit, Limits};
 use crate::key::Key;
-use crate::levels::{FIRST, Level, Levels};
+use crate::levels::{FIRST, Level, Levels, UNMERGED};
 use crate::live::LiveTable;
 use crate::partition::{Entry, State, bounds};
 use std::ops::{Bound, Range};
 use std::sync::Arc;
+use tierdb_base::mutant;
 use tierdb_device::Dir;
 use tierdb_engine::KeyRange;
 use tierdb_pmem::Pool;
@@ -56,7 +57,7 @@ pub struct Plan<D: Dir> {
     pub range: KeyRange,
     /// The level that the new tables belong to.
     pub into: Level,
-    /// Tables of that level, behind one of a level above, if one is merged into it; what that has outside the range stays in its level.
+    /// Tables of that level, behind those of the level above, if any are merged into it; what these have outside the range stays in their level.
     pub tables: Vec<Arc<LiveTable<D>>>,
     /// The first table, which is on a fast device, is *swept*, for flash must not grow: only tombstones come down that every snapshot sees,
     /// and what it has newer versions of goes.
@@ -69,18 +70,23 @@ impl<D: Dir> Plan<D> {
         Self::of_tables(levels, level, number..number + 1)
     }
 
-    /// Tables `numbers` of `level`, if there are so many, with their range.
+    /// Tables `numbers` of `level`, if there are so many, with their range; and what is not merged with them, if that is the first.
     pub fn of_tables(levels: &Levels<D>, level: Level, numbers: Range<usize>) -> Self {
         let set = levels.level(level);
         let (first, last) = (set.range_of(numbers.start), set.range_of(numbers.end - 1));
-        let tables = set.tables().get(numbers).unwrap_or_default().to_vec();
         let range = KeyRange { start: first.start, end: last.end };
+        let mut tables = Vec::new();
+        if level == FIRST && mutant::keep("level") {
+            tables.extend(levels.level(UNMERGED).overlapping(&range).map(|(_, table)| table.clone()));
+        }
+        tables.extend_from_slice(set.tables().get(numbers).unwrap_or_default());
         Plan { range, into: level, tables, sweep: false }
     }
 
     /// Victims of the migration, in bytes, as a multiple of a table's.
     pub fn most_victims(&self) -> u64 {
-        MOST_TABLES * self.tables.len().max(1) as u64
+        let own = self.tables.iter().filter(|table| table.level() == self.into);
+        MOST_TABLES * own.count().max(1) as u64
     }
 
     /// `upper` and what `into` has between its keys; no level between has any. If it is to `sweep`, or to come down.
@@ -117,6 +123,11 @@ impl<D: Dir> Plan<D> {
     /// Whether all keys of `table` are in its range.
     pub fn is_all_of(&self, table: &LiveTable<D>) -> bool {
         self.range.contains(table.smallest()) && self.range.contains(table.largest())
+    }
+
+    /// Whether one of its tables could not be read.
+    pub fn is_damaged(&self) -> bool {
+        self.tables.iter().any(|table| table.is_damaged())
     }
 
     /// Bytes of its tables, of those alone that have a place in its level.

@@ -228,7 +228,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let Some((_, plan)) = best else { return Ok(Migrated::default()) };
         match self.migrate_or_mark(part, &plan, victims, victims == Victims::Unpopular) {
             // One takes less room than several.
-            Err(error) if error.kind() == ErrorKind::NoSpace && plan.tables.len() > 1 => {
+            Err(error) if error.kind() == ErrorKind::NoSpace && width > 1 => {
                 self.migrate_by(metric, part, victims, least, 1)
             }
             done => done,

@@ -1,7 +1,7 @@
 //! What a store says about itself.
 
 use crate::core::Core;
-use crate::levels::FIRST;
+use crate::levels::{FIRST, UNMERGED};
 use crate::tune::{self, WearBudget};
 use tierdb_base::TierRole;
 use tierdb_device::Dir;
@@ -45,7 +45,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let slabs = &self.heap.slabs;
         let (mut fast_keys, mut flash_keys, mut tombstones, mut tables) = (0_u64, 0_u64, 0_u64, 0_u64);
         let mut keys_left = 0_u64;
-        let (mut partitions, mut copies, mut table_parts, mut tables_below) = (0_u64, 0_u64, 0_u64, 0_u64);
+        let (mut partitions, mut copies, mut table_parts) = (0_u64, 0_u64, 0_u64);
+        let (mut tables_below, mut tables_unmerged) = (0_u64, 0_u64);
         for part in &self.router.read().parts {
             let state = part.read();
             partitions += 1;
@@ -57,6 +58,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     keys_left += table.footer().keys.saturating_sub(table.footer().tombstones);
                 }
                 tables_below += u64::from(table.level() > FIRST);
+                tables_unmerged += u64::from(table.level() == UNMERGED);
                 flash_keys += table.footer().keys;
                 table_parts += table.bytes_on_fast_tier();
                 tables += 1;
@@ -142,6 +144,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("tables", tables),
                 ("levels", u64::from(self.levels)),
                 ("tables_below_the_first_level", tables_below),
+                ("tables_not_merged_with_the_first_level", tables_unmerged),
                 ("tracked_clock_0", clocks[0]),
                 ("tracked_clock_1", clocks[1]),
                 ("tracked_clock_2", clocks[2]),

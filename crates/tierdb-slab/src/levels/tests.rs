@@ -1,7 +1,7 @@
 //! Goal: every step that keeps versions of a key in the order of the levels is needed, and a test would notice if it were left out.
 //! Method: for each, the moment in which it tells is made by hand; each step is left out in turn.
 
-use super::{FIRST, Levels};
+use super::{FIRST, Levels, UNMERGED};
 use crate::config::Options;
 use crate::core::{Core, hash_of};
 use crate::descend::Down;
@@ -231,9 +231,20 @@ fn what_comes_up_is_of_one_tables_keys() -> Outcome {
     Store { world, engine }.has(59, 2)
 }
 
+/// What comes to the first level takes with it what was not merged with that: it is newer.
+fn what_is_not_merged_goes_with_what_comes_after_it() -> Outcome {
+    let store = Store::new();
+    for (version, unmerged) in [(2, 0), (3, 1), (4, 0)] {
+        store.put(7, version);
+        store.to_flash();
+        assert_eq!((store.tables(UNMERGED).len(), store.tables(FIRST).len()), (unmerged, 1));
+    }
+    store.has(7, 4)
+}
+
 #[test]
 fn every_step_that_keeps_the_order_of_levels_is_needed() {
-    let tests: [Row; 8] = [
+    let tests: [Row; 9] = [
         ("a delete", a_delete_asks_all_levels),
         ("a tombstone", a_tombstone_stays_above_what_it_hides),
         ("outside of the range", what_is_outside_the_range_stays),
@@ -242,6 +253,7 @@ fn every_step_that_keeps_the_order_of_levels_is_needed() {
         ("a promotion", a_promotion_asks_the_levels_above),
         ("a rewrite", a_rewrite_of_a_lower_level_promotes_the_newest_only),
         ("what comes up", what_comes_up_is_of_one_tables_keys),
+        ("not merged", what_is_not_merged_goes_with_what_comes_after_it),
     ];
     let count = tests.len();
     let tests = tests.map(|(name, test)| (name, move || assert_eq!(test(), Ok(()))));

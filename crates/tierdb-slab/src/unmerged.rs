@@ -1,0 +1,187 @@
+//! Level 0: what a migration brought to flash without rewriting the tables that it lies among, to be merged with them by the next migration
+//! of the range.
+//!
+//! With one level a range of `F` bytes is rewritten for each `B` bytes that leave the fast tier: `1 + F / B` bytes are written for each. Two
+//! times `B` can be merged with it at once if the first waits beside it, in a table of its own: that is `(B + F + 2 B) / 2 B`, or `1.5 + F / 2 B`. Where the fast tier
+//! has a fifth of the keys that is a third less, for room of `B` on flash, and a filter more to ask for half of the ranges.
+//!
+//! Tables of level 0 are disjoint, and what one has is newer than what tables of the first level have (the invariant of [`crate::levels`]).
+//! So whatever comes from the fast tier into the first level takes what level 0 has of its range with it ([`Plan::of_tables`]).
+
+use crate::core::Core;
+use crate::levels::{FIRST, UNMERGED};
+use crate::plan::{Plan, Victim, Victims};
+use tierdb_device::Dir;
+use tierdb_pmem::Pool;
+
+impl<D: Dir> Plan<D> {
+    /// Its range alone, into level 0.
+    pub fn apart(&self) -> Self {
+        Plan { range: self.range.clone(), into: UNMERGED, tables: Vec::new(), sweep: false }
+    }
+}
+
+impl<P: Pool, D: Dir> Core<P, D> {
+    /// Whether the `victims` of `plan` are written to level 0: where it is not there yet, they are long enough to be worth a table of their own, and flash has room.
+    /// What is removed is merged at once, since that gives room back; and on a fast device level 1 is what level 0 would be.
+    pub fn stays_apart(&self, plan: &Plan<D>, which: Victims, victims: &[Victim]) -> bool {
+        let tables = &plan.tables;
+        let may = matches!(which, Victims::Unpopular | Victims::All)
+            && self.options.unmerged_pct > 0
+            && plan.into == FIRST
+            && !tables.is_empty()
+            && tables.iter().all(|table| table.level() == FIRST)
+            && !self.goes_up(FIRST + 1);
+        if !may {
+            return false;
+        }
+        let there: u64 = tables.iter().map(|table| table.file_len()).sum();
+        let values = victims.iter().filter(|victim| !victim.entry.is_tombstone());
+        let bytes: u64 = values.map(|victim| self.bytes_of(victim.entry)).sum();
+        bytes.saturating_mul(100) >= there.saturating_mul(u64::from(self.options.unmerged_pct))
+            && self.flash.has_room_apart(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Options;
+    use crate::engine::SlabStore;
+    use crate::levels::Level;
+    use crate::live::LiveTable;
+    use crate::rig::{self, Store};
+    use std::sync::Arc;
+    use tierdb_base::{Error, Location, TierRole};
+    use tierdb_engine::{Durability, Engine, KeyRange};
+    use tierdb_sim::SimDir;
+
+    const POOL: u64 = 260 << 10;
+
+    /// A hundred keys in several tables of the first level.
+    fn on_flash(options: Options) -> Store {
+        let store = Store::new(POOL, options);
+        (0..100).for_each(|key| put(&store, key, 1));
+        store.engine.flush().expect("room");
+        assert!(tables(&store, UNMERGED).is_empty() && tables(&store, FIRST).len() > 2);
+        store
+    }
+
+    fn put(store: &Store, key: u8, version: u8) {
+        store.engine.put(&[key], &vec![version; 700], Durability::Grouped).expect("room");
+    }
+
+    fn tables(store: &Store, level: Level) -> Vec<Arc<LiveTable<SimDir>>> {
+        store.part().read().tables.level(level).tables().to_vec()
+    }
+
+    /// Version of each of the hundred keys, as gets, cursors, and the check of the whole store find it.
+    fn versions(store: &Store) -> Vec<Option<u8>> {
+        let got: Vec<_> = (0..100)
+            .map(|key| store.engine.get(&[key]).expect("whole").map(|value| value.as_ref()[0]))
+            .collect();
+        let mut cursor = store.engine.cursor(KeyRange::all(), None).expect("open");
+        let mut walked = vec![None; 100];
+        while let Some((key, value)) = cursor.next().expect("whole") {
+            walked[usize::from(key[0])] = Some(value.as_ref()[0]);
+        }
+        assert_eq!(got, walked);
+        assert!(store.engine.verify().expect("it runs").is_clean());
+        got
+    }
+
+    #[test]
+    fn what_is_left_apart_is_newer_and_the_next_migration_merges_it() {
+        let store = on_flash(rig::options(POOL));
+        let before = tables(&store, FIRST);
+        let same = |now: &[Arc<LiveTable<SimDir>>]| {
+            now.len() == before.len() && now.iter().zip(&before).all(|(now, then)| Arc::ptr_eq(now, then))
+        };
+        let written = || store.core().counters.entries_written.get();
+        let snapshot = store.engine.snapshot().expect("open");
+        let (first, tombstone) = (written(), 40);
+        (0..100).step_by(4).filter(|key| *key != tombstone).for_each(|key| put(&store, key, 2));
+        store.engine.delete(&[tombstone], Durability::Durable).expect("room");
+        store.engine.flush().expect("room");
+        assert!(!tables(&store, UNMERGED).is_empty() && same(&tables(&store, FIRST)));
+        assert_eq!(written() - first, 25, "nothing else is rewritten");
+        let wanted = |version: u8| -> Vec<Option<u8>> {
+            let of = |key: u8| match key {
+                40 => None,
+                _ if key.is_multiple_of(4) => Some(version),
+                _ => Some(1),
+            };
+            (0..100).map(of).collect()
+        };
+        assert_eq!(versions(&store), wanted(2));
+        let seen = store.engine.get_at(&[tombstone], &snapshot).expect("whole").expect("there");
+        assert_eq!(seen.as_ref()[0], 1);
+        drop(snapshot);
+        let Store { world, engine } = store;
+        drop(engine);
+        let engine = SlabStore::open(rig::media(&world, 1 << 20), rig::options(POOL)).expect("whole");
+        let store = Store { world, engine };
+        assert!(!tables(&store, UNMERGED).is_empty());
+        assert_eq!(versions(&store), wanted(2));
+        (0..100).step_by(4).filter(|key| *key != tombstone).for_each(|key| put(&store, key, 3));
+        store.engine.flush().expect("room");
+        assert!(tables(&store, UNMERGED).is_empty());
+        assert_eq!(versions(&store), wanted(3));
+        let tombstones = tables(&store, FIRST).iter().map(|table| table.footer().tombstones).sum::<u64>();
+        assert_eq!(tombstones, 0, "it has nothing left to hide");
+    }
+
+    #[test]
+    fn a_compaction_leaves_nothing_apart() {
+        let store = on_flash(rig::options(POOL));
+        (0..100).step_by(4).for_each(|key| put(&store, key, 2));
+        store.engine.flush().expect("room");
+        assert!(!tables(&store, UNMERGED).is_empty());
+        store.engine.compact().expect("room");
+        assert!(tables(&store, UNMERGED).is_empty());
+        let keys: u64 = tables(&store, FIRST).iter().map(|table| table.footer().keys).sum();
+        assert_eq!(keys, 100);
+        assert_eq!(versions(&store)[..5], [Some(2), Some(1), Some(1), Some(1), Some(2)]);
+    }
+
+    #[test]
+    fn what_is_short_or_removes_or_has_no_room_is_merged_at_once() {
+        let stays = |store: &Store| !tables(store, UNMERGED).is_empty();
+        let overwritten = |options: Options, full: bool| {
+            let store = on_flash(options);
+            if full {
+                store.core().flash.dirs()[0].add(500 << 10);
+            }
+            (0..100).step_by(4).for_each(|key| put(&store, key, 2));
+            store.engine.flush().expect("room");
+            stays(&store)
+        };
+        assert!(overwritten(rig::options(POOL), false));
+        assert!(!overwritten(rig::options(POOL), true), "less than a quarter is left");
+        assert!(!overwritten(Options { unmerged_pct: 0, ..rig::options(POOL) }, false));
+        assert!(!overwritten(Options { unmerged_pct: 30, ..rig::options(POOL) }, false), "too short");
+        let store = on_flash(rig::options(POOL));
+        let delete = |key| store.engine.delete(&[key], Durability::Grouped).expect("room");
+        (0..100).step_by(2).for_each(delete);
+        store.engine.flush().expect("room");
+        assert!(!stays(&store), "what removes gives room back");
+        assert_eq!(versions(&store)[..3], [None, Some(1), None]);
+    }
+
+    #[test]
+    fn beside_a_damaged_table_that_is_left_apart_nothing_is_merged() {
+        let store = on_flash(rig::options(POOL));
+        (0..100).step_by(4).for_each(|key| put(&store, key, 2));
+        store.engine.flush().expect("room");
+        let apart = tables(&store, UNMERGED)[0].clone();
+        let error = Error::corrupt(TierRole::Flash, "a block", Location::new("a table", 0));
+        store.core().leave_out(&apart, &error, true);
+        (0..100).step_by(4).for_each(|key| put(&store, key, 3));
+        while store.core().migrate_best(Victims::All, 0.0).expect("room").progress() > 0 {}
+        let left = tables(&store, UNMERGED);
+        assert!(left.len() == 1 && Arc::ptr_eq(&left[0], &apart));
+        let dirty = store.part().read().dirty();
+        assert!((1..25).contains(&dirty), "{dirty} stay where they are");
+        assert_eq!(versions(&store)[..5], [Some(3), Some(1), Some(1), Some(1), Some(3)]);
+    }
+}
