@@ -78,6 +78,9 @@ pub struct Knobs {
     pub partitions: Option<u32>,
     /// Most levels of tables on flash.
     pub levels: Option<u8>,
+    /// How long what a migration brings to flash has to be for the tables of its range to stay as they are, in percent of these; never with 0,
+    /// as in the paper.
+    pub unmerged_pct: Option<u8>,
     /// Bytes of a table on flash.
     pub table_bytes: Option<u64>,
     /// The store is smaller than a configuration allows.
@@ -118,6 +121,7 @@ impl Knobs {
             (self.tracked_pct.is_some(), "how many keys are tracked"),
             (self.partitions.is_some(), "partitions"),
             (self.levels.is_some(), "levels of tables"),
+            (self.unmerged_pct.is_some(), "what is merged later"),
             (self.table_bytes.is_some(), "the size of tables"),
             (self.below_least, "a size below the least"),
         ])

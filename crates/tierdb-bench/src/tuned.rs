@@ -132,6 +132,7 @@ pub(crate) fn slab_options(setup: &Setup, pool_len: u64) -> tierdb_slab::Options
     options.partitions = knobs.partitions.unwrap_or(options.partitions);
     options.copied_pct = knobs.copied_pct.or(options.copied_pct);
     options.levels = knobs.levels.or(options.levels);
+    options.unmerged_pct = knobs.unmerged_pct.unwrap_or(options.unmerged_pct);
     options.table_bytes = knobs.table_bytes.unwrap_or(options.table_bytes);
     if knobs.promotes_by_migration {
         options.promotion = tierdb_slab::Promotion::ByMigration;

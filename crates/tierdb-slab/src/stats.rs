@@ -1,5 +1,6 @@
 //! What a store says about itself.
 
+use crate::bucket::Bucket;
 use crate::core::Core;
 use crate::levels::{FIRST, UNMERGED};
 use crate::tune::{self, WearBudget};
@@ -55,7 +56,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
             copies += state.copies;
             for table in state.tables.tables() {
                 if !state.ranges.iter().any(|range| range.removes_all_of(table)) {
-                    keys_left += table.footer().keys.saturating_sub(table.footer().tombstones);
+                    let keys = table.footer().keys.saturating_sub(table.footer().tombstones);
+                    // Of what is not merged the first level has the same share as of what was on the fast tier.
+                    let bucket = state.tables.first().bucket_of(table.smallest());
+                    let twice = bucket.filter(|_| table.level() == UNMERGED).map_or(0.0, Bucket::overlap);
+                    keys_left += keys - (keys as f64 * twice) as u64;
                 }
                 tables_below += u64::from(table.level() > FIRST);
                 tables_unmerged += u64::from(table.level() == UNMERGED);

@@ -105,6 +105,11 @@ mod tests {
         store.engine.flush().expect("room");
         assert!(!tables(&store, UNMERGED).is_empty() && same(&tables(&store, FIRST)));
         assert_eq!(written() - first, 25, "nothing else is rewritten");
+        assert_eq!(
+            store.engine.stats().keys,
+            100,
+            "what both levels have is counted once, what was removed as well"
+        );
         let wanted = |version: u8| -> Vec<Option<u8>> {
             let of = |key: u8| match key {
                 40 => None,

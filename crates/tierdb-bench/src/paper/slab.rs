@@ -122,6 +122,7 @@ fn add(draft: &mut Draft<'_>, figure: Figure, name: &str) -> Result<(), Failure>
                     let knobs = &mut draft.case(name, label, 1024, phases)?.setup.knobs;
                     knobs.metric = Some(metric);
                     knobs.choices = Some(choices);
+                    knobs.unmerged_pct = Some(0);
                     knobs.table_bytes = Some(TABLE_BYTES);
                 }
             }
@@ -163,6 +164,7 @@ fn add(draft: &mut Draft<'_>, figure: Figure, name: &str) -> Result<(), Failure>
                 knobs.pinned = Some(Pinned::Percent(pinned));
                 knobs.copied_pct = Some(pinned);
                 knobs.promotes_by_migration = by_migration;
+                knobs.unmerged_pct = by_migration.then_some(0);
             }
         }
         Figure::Pinning => {
@@ -178,17 +180,24 @@ fn add(draft: &mut Draft<'_>, figure: Figure, name: &str) -> Result<(), Failure>
         }
         Figure::Levels => {
             let data = draft.data(1024);
-            for (percent, levels) in SMALL_SHARES.iter().flat_map(|share| [(share, 1), (share, 2)]) {
+            let shapes = [
+                ("one level", 1, Some(0)),
+                ("two levels", 2, Some(0)),
+                ("one level and level 0", 1, None),
+                ("two levels and level 0", 2, None),
+            ];
+            let cases = SMALL_SHARES.iter().flat_map(|share| shapes.map(|shape| (share, shape)));
+            for (percent, (shape, levels, unmerged_pct)) in cases {
                 let uniform = Phase {
                     name: "a uniform".to_owned(),
                     keys: Distribution::Uniform,
                     ..draft.phase("a", 2.0)
                 };
                 let phases = vec![uniform, draft.phase("a", 2.0)];
-                let many = if levels == 1 { "one level" } else { "two levels" };
-                let setup = &mut draft.case(name, format!("{percent} %, {many}"), 1024, phases)?.setup;
+                let setup = &mut draft.case(name, format!("{percent} %, {shape}"), 1024, phases)?.setup;
                 setup.fast_bytes = data / 100 * u64::from(*percent);
                 setup.knobs.levels = Some(levels);
+                setup.knobs.unmerged_pct = unmerged_pct;
                 setup.knobs.table_bytes = Some(TABLE_BYTES);
             }
         }

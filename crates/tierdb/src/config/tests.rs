@@ -31,6 +31,7 @@ const FULL: &str = r#"
     table_parts_pct = 5
     levels = 2
     range_tables = 3
+    unmerged_pct = 15
     table_size = "4 MiB"
     [valuelog]
     write_buffer = "2 GiB"
@@ -73,6 +74,7 @@ fn toml_and_builder_say_the_same() {
             table_parts_pct: Some(5),
             levels: Some(2),
             range_tables: Some(3),
+            unmerged_pct: Some(15),
             table_size: Some(ByteSize::mib(4)),
             records: Some(Records::Device),
         })
@@ -105,6 +107,7 @@ fn settings_reach_the_engines() {
         table_parts_pct: 5,
         levels: Some(2),
         range_tables: 3,
+        unmerged_pct: 15,
         table_bytes: 4 << 20,
         ..defaults
     };
@@ -181,6 +184,7 @@ fn settings_out_of_range_are_named() {
         ("[[flash]]\npath = \"a\"\n[slab]\nlevels = 5", "levels"),
         ("[[flash]]\npath = \"a\"\n[slab]\nrange_tables = 0", "range_tables: must be 1 to 16"),
         ("[[flash]]\npath = \"a\"\n[slab]\nrange_tables = 17", "range_tables: must be 1 to 16"),
+        ("[[flash]]\npath = \"a\"\n[slab]\nunmerged_pct = 101", "unmerged_pct: must be 0 to 100"),
         (
             "[[fast]]\npath = \"a\"\ncapacity = \"1 GiB\"\nkind = \"byte\"\nemulate = \"qlc\"\n[[flash]]\npath = \"b\"",
             "qlc",
