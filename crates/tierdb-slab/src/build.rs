@@ -163,7 +163,11 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
         Ok(())
     }
 
-    fn end_table(&mut self) -> Result<()> {
+    /// Ends the table that is being written, if any.
+    ///
+    /// # Errors
+    /// `NoSpace`; `Io`, as [`TableBuilder::add`].
+    pub fn end_table(&mut self) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
         let (dir, written) = (open.dir, open.writer.file_len());
         let file = TableFile { dir: dir.number, number: open.writer.number() };

@@ -73,7 +73,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             return None;
         }
         if tables.is_empty() {
-            return Some((f64::MAX, Plan::of_table(&state.tables, FIRST, 0)));
+            let all = Plan::of_table(&state.tables, FIRST, 0).for_room(&state.tables);
+            return (!all.is_damaged()).then_some((f64::MAX, all));
         }
         let width = width.min(tables.len());
         let windows = tables.len() - width + 1;
@@ -92,7 +93,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let wanted: BTreeSet<usize> = candidates.iter().flat_map(|first| *first..first + width).collect();
         let counts: BTreeMap<usize, Count> = wanted
             .into_iter()
-            .filter(|number| !Plan::of_table(&state.tables, FIRST, *number).is_damaged())
+            .filter(|number| {
+                !Plan::of_table(&state.tables, FIRST, *number).with_unmerged(&state.tables).is_damaged()
+            })
             .filter_map(|number| Some((number, self.count(&state, number, victims, metric)?)))
             .collect();
         let scored = candidates
@@ -101,7 +104,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             .map(|window| (score(metric, counts.range(window.clone()).map(|(_, count)| count)), window))
             .filter(|(score, _)| *score > 0.0);
         let (score, window) = scored.max_by(|one, other| one.0.total_cmp(&other.0))?;
-        Some((score, Plan::of_tables(&state.tables, FIRST, window)))
+        Some((score, Plan::of_tables(&state.tables, FIRST, window).for_room(&state.tables)))
     }
 
     /// `None` if the table cannot be read: it is left out from now on.

@@ -153,10 +153,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// # Errors
     /// As [`Core::migrate`].
     pub fn drop_replaced(&self) -> Result<()> {
-        while self.descend(Down::Unmerged)?.is_some() {}
+        // Where that has no room, what comes next may make some.
+        let merged = self.merge_unmerged();
         let oldest = self.oldest_snapshot();
         while self.rewrite_replaced(oldest)?.is_some() {}
-        Ok(())
+        merged
     }
 
     /// Flash is full: sweeps tables of fast devices that hold what was removed, rewrites those that hold what was replaced, or moves some

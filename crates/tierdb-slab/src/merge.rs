@@ -6,7 +6,7 @@ use crate::descend::MOST_STAYS;
 use crate::flash::Limit;
 use crate::heap::Record;
 use crate::key::Key;
-use crate::levels::{FIRST, Level, Levels};
+use crate::levels::{FIRST, Level, Levels, UNMERGED};
 use crate::live::LiveTable;
 use crate::partition::{Bounds, RangeTombstone};
 use crate::plan::{Plan, Victim};
@@ -276,7 +276,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             TableBuilder::new(&self.flash, dirs, of_level, in_equal_tables, how, &number)
         };
         let (mut new, mut above) = (builder(plan.into), builder(begun.highest()));
-        let (mut promotions, mut last_key, mut entries) = (Vec::new(), Vec::new(), 0);
+        let (mut promotions, mut last_key, mut entries, mut ended) = (Vec::new(), Vec::new(), 0, false);
         let mut moved = Moved::new();
         // What is read of tables, whatever becomes of it, in equal parts for all entries that there are.
         let old_entries: u64 = plan.tables.iter().map(|table| table.footer().entries).sum();
@@ -313,6 +313,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
             // What is swept is for snapshots to find where it is.
             let stays = stays && (is_uppers || !(plan.sweep && mutant::keep("sweep")));
             if stays || begun.stays_above(source, entry.key) {
+                // What is on both sides of the range would lie across it, and be merged with whatever comes there.
+                if begun.highest() == UNMERGED && newest && plan.range.is_after(entry.key) && !ended {
+                    above.end_table()?;
+                    ended = true;
+                }
                 above.add(&entry)?
             } else {
                 new.add(&entry)?

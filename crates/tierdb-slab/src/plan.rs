@@ -3,12 +3,11 @@
 use crate::core::{Core, hash_of};
 use crate::flash::{Limit, Limits};
 use crate::key::Key;
-use crate::levels::{FIRST, Level, Levels, UNMERGED};
+use crate::levels::{FIRST, Level, Levels};
 use crate::live::LiveTable;
 use crate::partition::{Entry, State, bounds};
 use std::ops::{Bound, Range};
 use std::sync::Arc;
-use tierdb_base::mutant;
 use tierdb_device::Dir;
 use tierdb_engine::KeyRange;
 use tierdb_pmem::Pool;
@@ -62,6 +61,8 @@ pub struct Plan<D: Dir> {
     /// The first table, which is on a fast device, is *swept*, for flash must not grow: only tombstones come down that every snapshot sees,
     /// and what it has newer versions of goes.
     pub sweep: bool,
+    /// What comes from the fast tier may wait in level 0, and the tables stay as they are ([`crate::unmerged`]).
+    pub may_wait: bool,
 }
 
 impl<D: Dir> Plan<D> {
@@ -70,23 +71,23 @@ impl<D: Dir> Plan<D> {
         Self::of_tables(levels, level, number..number + 1)
     }
 
-    /// Tables `numbers` of `level`, if there are so many, with their range; and what is not merged with them, if that is the first.
+    /// Tables `numbers` of `level`, if there are so many, with their range.
     pub fn of_tables(levels: &Levels<D>, level: Level, numbers: Range<usize>) -> Self {
         let set = levels.level(level);
         let (first, last) = (set.range_of(numbers.start), set.range_of(numbers.end - 1));
+        let tables = set.tables().get(numbers).unwrap_or_default().to_vec();
         let range = KeyRange { start: first.start, end: last.end };
-        let mut tables = Vec::new();
-        if level == FIRST && mutant::keep("level") {
-            tables.extend(levels.level(UNMERGED).overlapping(&range).map(|(_, table)| table.clone()));
-        }
-        tables.extend_from_slice(set.tables().get(numbers).unwrap_or_default());
-        Plan { range, into: level, tables, sweep: false }
+        Plan { range, into: level, tables, sweep: false, may_wait: false }
+    }
+
+    /// Its tables of the level that the new ones belong to.
+    pub fn own_tables(&self) -> usize {
+        self.tables.iter().filter(|table| table.level() == self.into).count()
     }
 
     /// Victims of the migration, in bytes, as a multiple of a table's.
     pub fn most_victims(&self) -> u64 {
-        let own = self.tables.iter().filter(|table| table.level() == self.into);
-        MOST_TABLES * own.count().max(1) as u64
+        MOST_TABLES * self.own_tables().max(1) as u64
     }
 
     /// `upper` and what `into` has between its keys; no level between has any. If it is to `sweep`, or to come down.
@@ -95,7 +96,7 @@ impl<D: Dir> Plan<D> {
         let range = KeyRange { start: key(upper.smallest()), end: key(upper.largest()) };
         let overlapping = levels.level(into).overlapping(&range).map(|(_, table)| table.clone());
         let tables = std::iter::once(upper.clone()).chain(overlapping).collect();
-        Plan { range, into, tables, sweep }
+        Plan { range, into, tables, sweep, may_wait: false }
     }
 
     /// The part of it that has to do with the one table of its level where `key` is.
@@ -113,7 +114,10 @@ impl<D: Dir> Plan<D> {
         let mut of_level = self.tables.iter().filter(|table| table.level() == level);
         if !self.tables.iter().any(on_device) || self.sweep && level == self.into {
             Limits { flash: adds, fast: Limit::Growth }
-        } else if level == FIRST && of_level.all(on_device) {
+        } else if level == FIRST
+            && of_level.all(on_device)
+            && self.tables.iter().all(|table| table.level() >= FIRST)
+        {
             Limits { flash: Limit::Growth, fast: adds }
         } else {
             Limits::both(Limit::Growth)

@@ -137,7 +137,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 (*number, search, on_flash.tables.find(keys[*number]))
             })
             .collect();
-        // One table of each key at a time, from the first level on.
+        // One table of each key at a time, level by level.
         while !searches.is_empty() {
             let mut waiting = Vec::with_capacity(searches.len());
             for (number, search, mut tables) in searches {

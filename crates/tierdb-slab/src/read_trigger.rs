@@ -200,11 +200,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let Some((_, part, table)) = best else { return Ok(false) };
         let _migration = part.migration.lock();
-        let plan = Plan::of_live(&part.read().tables, &table);
-        let Some(plan) = plan else { return Ok(true) };
+        let tables = part.read().tables.clone();
+        let Some(plan) = Plan::of_live(&tables, &table) else { return Ok(true) };
         table.hot_reads.store(0, Ordering::Relaxed);
         // What the fast tier has is merged with the first level only.
-        let victims = if plan.into == FIRST { Victims::Unpopular } else { Victims::None };
+        let (plan, victims) = if plan.into == FIRST {
+            (plan.with_unmerged(&tables), Victims::Unpopular)
+        } else {
+            (plan, Victims::None)
+        };
         let done = self.migrate_or_mark(&part, &plan, victims, true)?;
         if done.tables == 0 && victims != Victims::None {
             // Nothing of its range is to leave the fast tier.

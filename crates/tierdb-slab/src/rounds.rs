@@ -100,6 +100,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
             (0..done.migrations.max(done.tables) * each)
                 .take_while(|_| matches!(self.descend(Down::TooLarge), Ok(Some(_))))
                 .for_each(drop);
+            // What nobody writes to any more would wait for good.
+            if !self.flash.has_room_apart(0) {
+                let _ = self.descend(Down::Unmerged);
+            }
         }
         Ok(done)
     }
@@ -228,7 +232,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let Some((_, plan)) = best else { return Ok(Migrated::default()) };
         match self.migrate_or_mark(part, &plan, victims, victims == Victims::Unpopular) {
             // One takes less room than several.
-            Err(error) if error.kind() == ErrorKind::NoSpace && width > 1 => {
+            Err(error) if error.kind() == ErrorKind::NoSpace && plan.own_tables() > 1 => {
                 self.migrate_by(metric, part, victims, least, 1)
             }
             done => done,
@@ -277,7 +281,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     let Some((first, _)) = rest.find(|(_, entry)| is_due(entry)) else { break };
                     from = Bound::Included(first.to_vec());
                     let table = state.tables.first().number_of(first);
-                    (first.to_vec(), Plan::of_table(&state.tables, FIRST, table))
+                    (first.to_vec(), Plan::of_table(&state.tables, FIRST, table).for_room(&state.tables))
                 };
                 let done = self.migrate_or_mark(part, &plan, Victims::All, false)?;
                 if done.keys > 0 {

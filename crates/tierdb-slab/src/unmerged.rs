@@ -6,30 +6,47 @@
 //! has a fifth of the keys that is a third less, for room of `B` on flash, and a filter more to ask for half of the ranges.
 //!
 //! Tables of level 0 are disjoint, and what one has is newer than what tables of the first level have (the invariant of [`crate::levels`]).
-//! So whatever comes from the fast tier into the first level takes what level 0 has of its range with it ([`Plan::of_tables`]).
+//! So whatever comes from the fast tier into the first level takes what level 0 has of its range with it ([`Plan::with_unmerged`]). Tables of
+//! either level may be rewritten by themselves.
 
 use crate::core::Core;
-use crate::levels::{FIRST, UNMERGED};
+use crate::descend::Down;
+use crate::levels::{FIRST, Levels, UNMERGED};
 use crate::plan::{Plan, Victim, Victims};
+use tierdb_base::{Result, mutant};
 use tierdb_device::Dir;
 use tierdb_pmem::Pool;
 
 impl<D: Dir> Plan<D> {
+    /// With what level 0 has of the range, so that victims may come to the first level.
+    pub fn with_unmerged(mut self, levels: &Levels<D>) -> Self {
+        if mutant::keep("level") {
+            let unmerged = levels.level(UNMERGED).overlapping(&self.range).map(|(_, table)| table.clone());
+            self.tables.splice(..0, unmerged);
+        }
+        self
+    }
+
+    /// To make room on the fast tier: with what level 0 has, or else what comes may wait there.
+    pub fn for_room(self, levels: &Levels<D>) -> Self {
+        Plan { may_wait: true, ..self.with_unmerged(levels) }
+    }
+
     /// Its range alone, into level 0.
     pub fn apart(&self) -> Self {
-        Plan { range: self.range.clone(), into: UNMERGED, tables: Vec::new(), sweep: false }
+        Plan { range: self.range.clone(), into: UNMERGED, tables: Vec::new(), sweep: false, may_wait: false }
     }
 }
 
 impl<P: Pool, D: Dir> Core<P, D> {
-    /// Whether the `victims` of `plan` are written to level 0: where it is not there yet, they are long enough to be worth a table of their own, and flash has room.
-    /// What is removed is merged at once, since that gives room back; and on a fast device level 1 is what level 0 would be.
+    /// Whether the `victims` of `plan` are written to level 0: where it has nothing of the range, they are shorter than the tables there and long enough for
+    /// tables of their own, and flash has room. What is removed is merged at once, since that gives room back; and on a fast device
+    /// level 1 is what level 0 would be.
     pub fn stays_apart(&self, plan: &Plan<D>, which: Victims, victims: &[Victim]) -> bool {
         let tables = &plan.tables;
-        let may = matches!(which, Victims::Unpopular | Victims::All)
+        let may = plan.may_wait
+            && matches!(which, Victims::Unpopular | Victims::All)
             && self.options.unmerged_pct > 0
-            && plan.into == FIRST
-            && !tables.is_empty()
             && tables.iter().all(|table| table.level() == FIRST)
             && !self.goes_up(FIRST + 1);
         if !may {
@@ -38,8 +55,26 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let there: u64 = tables.iter().map(|table| table.file_len()).sum();
         let values = victims.iter().filter(|victim| !victim.entry.is_tombstone());
         let bytes: u64 = values.map(|victim| self.bytes_of(victim.entry)).sum();
-        bytes.saturating_mul(100) >= there.saturating_mul(u64::from(self.options.unmerged_pct))
-            && self.flash.has_room_apart(bytes)
+        let least = u128::from(there) * u128::from(self.options.unmerged_pct);
+        bytes < there && u128::from(bytes) * 100 >= least && self.flash.has_room_apart(bytes)
+    }
+
+    /// Merges with the first level as many tables as wait there now.
+    ///
+    /// # Errors
+    /// As [`Core::migrate`].
+    pub fn merge_unmerged(&self) -> Result<()> {
+        let count = || -> usize {
+            let parts = self.router.read().parts.clone();
+            parts.iter().map(|part| part.read().tables.level(UNMERGED).tables().len()).sum()
+        };
+        // Others may come meanwhile.
+        for _ in 0..count() {
+            if self.descend(Down::Unmerged)?.is_none() {
+                break;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -136,6 +171,37 @@ mod tests {
         assert_eq!(tombstones, 0, "it has nothing left to hide");
     }
 
+    /// Tables of level 0 that lie on both sides of what is merged do not become one that lies across it.
+    #[test]
+    fn what_is_left_on_both_sides_of_a_range_stays_apart() {
+        let store = on_flash(rig::options(POOL));
+        let part = store.part();
+        let three = |store: &Store| {
+            let levels = store.part().read().tables.clone();
+            (Plan::of_tables(&levels, FIRST, 0..3), levels)
+        };
+        let (plan, levels) = three(&store);
+        let middle = levels.first().range_of(1);
+        let (start, end) =
+            (levels.first().tables()[1].smallest()[0], levels.first().tables()[2].smallest()[0]);
+        [start - 1, start, end - 1, end].into_iter().for_each(|key| put(&store, key, 2));
+        let migration = part.migration.lock();
+        let plan = Plan { may_wait: true, ..plan };
+        // As if four keys were many.
+        store.core().migrate(&part, &plan.apart(), Victims::All, false).expect("room");
+        assert_eq!(tables(&store, UNMERGED).len(), 1, "across the ranges of three tables");
+        let (plan, levels) = three(&store);
+        let plan = Plan { range: middle, tables: vec![plan.tables[1].clone()], ..plan };
+        put(&store, start, 3);
+        store.core().migrate(&part, &plan.with_unmerged(&levels), Victims::All, false).expect("room");
+        drop(migration);
+        let left: Vec<u8> = tables(&store, UNMERGED).iter().map(|table| table.smallest()[0]).collect();
+        assert_eq!(left, [start - 1, end]);
+        let versions = versions(&store);
+        let of = |key: u8| versions[usize::from(key)];
+        assert_eq!([start - 1, start, end - 1, end].map(of), [2, 3, 2, 2].map(Some));
+    }
+
     #[test]
     fn a_compaction_leaves_nothing_apart() {
         let store = on_flash(rig::options(POOL));
@@ -164,7 +230,11 @@ mod tests {
         assert!(overwritten(rig::options(POOL), false));
         assert!(!overwritten(rig::options(POOL), true), "less than a quarter is left");
         assert!(!overwritten(Options { unmerged_pct: 0, ..rig::options(POOL) }, false));
-        assert!(!overwritten(Options { unmerged_pct: 30, ..rig::options(POOL) }, false), "too short");
+        assert!(!overwritten(Options { unmerged_pct: 40, ..rig::options(POOL) }, false), "too short");
+        let store = on_flash(rig::options(POOL));
+        (0..100).for_each(|key| store.put(&[key], 1400));
+        store.engine.flush().expect("room");
+        assert!(!stays(&store), "more than there is");
         let store = on_flash(rig::options(POOL));
         let delete = |key| store.engine.delete(&[key], Durability::Grouped).expect("room");
         (0..100).step_by(2).for_each(delete);
@@ -187,6 +257,11 @@ mod tests {
         assert!(left.len() == 1 && Arc::ptr_eq(&left[0], &apart));
         let dirty = store.part().read().dirty();
         assert!((1..25).contains(&dirty), "{dirty} stay where they are");
-        assert_eq!(versions(&store)[..5], [Some(3), Some(1), Some(1), Some(1), Some(3)]);
+        // Tables of the first level are rewritten beside it: all comes to an end.
+        let range = KeyRange::half_open([0], [3]);
+        store.engine.delete_range(&range, Durability::Durable).expect("room");
+        store.engine.compact().expect("room");
+        assert!(store.core().squeeze().is_ok());
+        assert_eq!(versions(&store)[..5], [None, None, None, Some(1), Some(3)]);
     }
 }

@@ -294,7 +294,8 @@ fn tables_that_are_read_at_the_second_try_replace_copies() {
     assert_eq!((tables.len() > 1, part.read().copies), (true, 1));
     store.put(&[b'k', 4], 700);
     store.world.inject(FaultPlan::nth(1, FaultKind::Eio).on(Ops::READ).in_dir("flash0"));
-    let plan = Plan { range: KeyRange::all(), into: FIRST, tables: tables.clone(), sweep: false };
+    let plan =
+        Plan { range: KeyRange::all(), into: FIRST, tables: tables.clone(), sweep: false, may_wait: false };
     core.migrate_or_mark(&part, &plan, Victims::All, false).expect("they are left out");
     assert!(store.world.heal().hit == 1 && tables.iter().all(|table| table.is_damaged()));
     assert!(core.forget_unreadable());
@@ -318,6 +319,7 @@ fn a_table_that_was_not_read_once_is_not_taken_for_the_damaged_one_beside_it() {
             into: FIRST,
             tables: vec![damaged.clone(), other.clone()],
             sweep: false,
+            may_wait: false,
         };
         store.core().migrate_or_mark(&store.part(), &plan, Victims::All, false).expect("left out");
         assert!(damaged.is_damaged(), "read {read}");
