@@ -77,9 +77,9 @@ pub struct Options {
     /// How many keys a migration is to bring to flash for each that it rewrites, as long as space can be had by dropping copies: in
     /// percent of what it would bring if the fast tier held nothing else. 0 to 100, default 90.
     pub least_yield_pct: u8,
-    /// A migration leaves the tables of its range as they are if what it brings to flash is as long as this share of them or longer, in
-    /// percent, and is merged with them by the next one: 0 to 100, default 5; 0 merges at once, as the paper does. Not where flash has less
-    /// than a quarter of its room left.
+    /// A migration leaves the tables of its range as they are if what it brings to flash is as long as this share of them, in percent, or
+    /// longer, but not as long as they are; the next one merges it with them. 0 to 99, default 5; 0 merges all as it comes, as the paper
+    /// does. Not where flash has less than a quarter of its room left.
     pub unmerged_pct: u8,
     /// Most levels of tables, 1 to 4. Default: as many as the capacities call for when the store is opened; one where flash is no larger than
     /// the first level may be (PrismDB §4.1), but two where a fast device has room for tables, which is not used with one. A store that
@@ -168,7 +168,7 @@ impl Options {
         check(self.table_parts_pct <= 50, "table_parts_pct must be 0 to 50")?;
         check((1..=16).contains(&self.range_tables), "range_tables must be 1 to 16")?;
         check(self.least_yield_pct <= 100, "least_yield_pct must be 0 to 100")?;
-        check(self.unmerged_pct <= 100, "unmerged_pct must be 0 to 100")?;
+        check(self.unmerged_pct <= 99, "unmerged_pct must be 0 to 99")?;
         check(self.levels.is_none_or(|levels| (FIRST..=MOST).contains(&levels)), "levels must be 1 to 4")?;
         check((1..=10_000).contains(&self.first_level_pct), "first_level_pct must be 1 to 10,000")?;
         check((2..=100).contains(&self.level_growth), "level_growth must be 2 to 100")?;

@@ -148,16 +148,19 @@ impl<P: Pool, D: Dir> Core<P, D> {
         full.map_or(Ok(None), Err)
     }
 
-    /// Takes out of all tables what was replaced, and no snapshot needs, also what one that is not merged replaces.
+    /// Takes out of all tables what was replaced, and no snapshot needs, and what level 0 replaces, by merging that.
     ///
     /// # Errors
     /// As [`Core::migrate`].
     pub fn drop_replaced(&self) -> Result<()> {
-        // Where that has no room, what comes next may make some.
         let merged = self.merge_unmerged();
         let oldest = self.oldest_snapshot();
         while self.rewrite_replaced(oldest)?.is_some() {}
-        merged
+        match merged {
+            // Now there may be some.
+            Err(error) if error.kind() == ErrorKind::NoSpace => self.merge_unmerged(),
+            merged => merged,
+        }
     }
 
     /// Flash is full: sweeps tables of fast devices that hold what was removed, rewrites those that hold what was replaced, or moves some

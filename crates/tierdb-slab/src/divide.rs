@@ -68,9 +68,10 @@ pub fn divide<D: Dir>(
         table.dirty_keys.store(0, Ordering::Relaxed);
         part_tables[part_of(table.smallest())].push(table);
     }
+    let count = part_tables.len();
     let parts: Vec<Arc<Partition<D>>> = part_tables
         .into_iter()
-        .map(|tables| Arc::new(Partition::new(Levels::new(tables), ranges.clone())))
+        .map(|tables| Arc::new(Partition::new(Levels::new(tables), ranges.clone(), count)))
         .collect();
     let mut newest = newest.into_iter().peekable();
     for (number, part) in parts.iter().enumerate() {
@@ -181,7 +182,7 @@ mod tests {
                 part.note_unsettled(1, lsn);
                 part.hand_over(&mut all);
             }
-            let next = Partition::new(Levels::<SimDir>::new(Vec::new()), Vec::new());
+            let next = Partition::new(Levels::<SimDir>::new(Vec::new()), Vec::new(), 1);
             next.take_over(&all);
             assert_eq!(next.unsettled(b"key", || 1), Some(200));
         }

@@ -466,7 +466,8 @@ impl<D: Dir> Flash<D> {
         self.dirs_for(level).iter().any(|dir| dir.used() + bytes <= dir.limit_of(limits, self.table_bytes))
     }
 
-    /// Whether a directory has so much room for `bytes` more that what they replace may stay for a while: a quarter of its own is left then.
+    /// Whether a directory has so much room for `bytes` more that what they replace may stay for a while: a quarter of what it holds without
+    /// its reserve is left then.
     pub fn has_room_apart(&self, bytes: u64) -> bool {
         self.dirs().iter().any(|dir| dir.used() + bytes <= dir.limit(Limit::Growth, self.table_bytes) / 4 * 3)
     }

@@ -1,9 +1,8 @@
 //! The tables of a partition, by level (PrismDB §4.1: one level below the fast tier, or more where that is small).
 //!
 //! Tables of one level have disjoint key ranges, those of two levels need not. Invariant: *a version of a key in a level is not newer
-//! than any version of that key in a level above.* So whoever looks for a key asks the levels from the first one on, and takes
-//! the first version that it may see; whoever says that there is none has asked all of them. Above the first one is level 0
-//! ([`crate::unmerged`]).
+//! than any version of that key in a level above.* So whoever looks for a key asks the levels from level 0 on ([`crate::unmerged`]),
+//! and takes the first version that it may see; whoever says that there is none has asked all of them.
 
 use crate::live::LiveTable;
 use crate::tables::{TableSet, Walk};

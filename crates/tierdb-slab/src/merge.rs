@@ -247,7 +247,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let source = Merge::new(sources, Direction::Forward);
         let merged = WithoutRemoved { source, ranges: ranges.clone(), oldest };
-        // All tables of the range take part, so there is no older version elsewhere on flash but in deeper levels. And a record that
+        // All tables of the plan's level that have the range take part, so there is no older version elsewhere on flash but in deeper levels. And a record that
         // cannot be read may be one.
         let hides = |key: &[u8]| self.lost.hides(key, None).is_some() && mutant::keep("tombstone");
         let forgets = |key: &[u8]| !hides(key) && begun.may_forget(key);

@@ -107,7 +107,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             if listed.is_empty() && (victims != Victims::None || plan.tables.is_empty()) {
                 return Ok(Migrated::default());
             }
-            let plan = if self.stays_apart(wanted, victims, &listed) { &apart } else { wanted };
+            let plan = if self.stays_apart(wanted, &listed) { &apart } else { wanted };
             state.migrating = Some(plan.range.clone());
             // Under the lock: ranges that writes up to this one removed are in the list. And before the list of
             // snapshots: one that is not in it sees this write, or a later one.

@@ -155,6 +155,8 @@ pub struct State<D: Dir> {
     pub tables: Arc<Levels<D>>,
     /// Ranges that were removed; some version below may be left in `tables`.
     pub ranges: Vec<Arc<RangeTombstone>>,
+    /// Partitions that there are, this one among them.
+    pub partitions: usize,
 }
 
 /// Writes that have not been waited for. Some may be durable all the same.
@@ -182,7 +184,7 @@ pub struct Partition<D: Dir> {
 
 impl<D: Dir> Partition<D> {
     /// A partition that holds nothing on the fast tier.
-    pub fn new(tables: Levels<D>, ranges: Vec<Arc<RangeTombstone>>) -> Self {
+    pub fn new(tables: Levels<D>, ranges: Vec<Arc<RangeTombstone>>, partitions: usize) -> Self {
         Partition {
             state: RwLock::new(State {
                 index: BTreeMap::new(),
@@ -195,6 +197,7 @@ impl<D: Dir> Partition<D> {
                 migrating: None,
                 tables: Arc::new(tables),
                 ranges,
+                partitions,
             }),
             migration: Mutex::new(()),
             hand: Mutex::default(),

@@ -177,8 +177,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let pinned = self.threshold(pinned_pct);
         let copied = (copied_pct > pinned_pct).then(|| self.threshold(copied_pct));
         // As many writes ago as a share of what the fast tier holds: what was not written since, is not written soon.
-        let parts = u64::from(self.options.partitions);
-        let lately = self.clock.last().saturating_sub(state.index.len() as u64 * parts / LATELY);
+        let fast_keys = state.index.len() as u64 * state.partitions as u64;
+        let lately = self.clock.last().saturating_sub(fast_keys / LATELY);
         move |key, entry| {
             if entry.is_clean() || entry.is_stuck() {
                 return Fate::Stays;
@@ -208,5 +208,29 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let parts =
             if entry.is_long() { self.heap.head(entry.at()).map_or(0, |head| head.value_len) } else { 0 };
         head + parts as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Options;
+    use crate::rig::{self, Store};
+    use tierdb_engine::Engine;
+
+    #[test]
+    fn what_is_popular_is_copied_when_a_quarter_of_the_keys_was_written_since() {
+        const POOL: u64 = 260 << 10;
+        let store = Store::new(POOL, Options { partitions: 8, pinned_pct: Some(100), ..rig::options(POOL) });
+        (0..100).for_each(|key| store.put(&[key], 700));
+        for key in [0, 99] {
+            store.engine.get(&[key]).expect("whole").expect("there");
+        }
+        assert_eq!(store.core().router.read().parts.len(), 1, "there are fewer than were asked for");
+        let part = store.part();
+        let state = part.read();
+        let fate = store.core().fates(&state, Victims::Unpopular);
+        let of = |key: u8| fate(&[key], state.index[&[key][..]]);
+        assert_eq!((of(0), of(99), of(1)), (Fate::IsCopied, Fate::Stays, Fate::Leaves));
     }
 }

@@ -209,6 +209,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         } else {
             (plan, Victims::None)
         };
+        if plan.is_damaged() {
+            return Ok(true);
+        }
         let done = self.migrate_or_mark(&part, &plan, victims, true)?;
         if done.tables == 0 && victims != Victims::None {
             // Nothing of its range is to leave the fast tier.

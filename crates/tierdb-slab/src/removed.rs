@@ -199,13 +199,7 @@ fn what_was_deleted_outside_of_a_merge_stays_so() {
     flush(&store);
     let levels = store.part().read().tables.clone();
     let (above, below) = (levels.first().tables()[0].clone(), levels.level(2).tables()[0].clone());
-    let plan = Plan {
-        range: levels.level(2).range_of(0),
-        into: 2,
-        tables: vec![above, below],
-        sweep: false,
-        may_wait: false,
-    };
+    let plan = Plan::down(&levels, &above, 2, false).part(&levels, below.smallest());
     let part = store.part();
     let migration = part.migration.lock();
     store.core().migrate(&part, &plan, Victims::None, false).expect("room");

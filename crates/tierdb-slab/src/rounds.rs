@@ -91,7 +91,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// Migrations of several partitions; then the first level has more, and may be larger than it is to be: one goes to the next level
-    /// for each of them, and for each table that they have rewritten.
+    /// for each of them, and for each table that they have rewritten. And where flash has little room left, one of level 0 is merged.
     pub fn migrate_round(&self, victims: Victims, least: f64) -> Result<Migrated> {
         let done = self.migrate_best(victims, least)?;
         if done.progress() > 0 {
@@ -100,7 +100,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             (0..done.migrations.max(done.tables) * each)
                 .take_while(|_| matches!(self.descend(Down::TooLarge), Ok(Some(_))))
                 .for_each(drop);
-            // What nobody writes to any more would wait for good.
+            // Flash fills up, and what waits where nobody writes any more would do so for good.
             if !self.flash.has_room_apart(0) {
                 let _ = self.descend(Down::Unmerged);
             }

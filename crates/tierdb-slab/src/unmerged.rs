@@ -1,9 +1,10 @@
 //! Level 0: what a migration brought to flash without rewriting the tables that it lies among, to be merged with them by the next migration
 //! of the range.
 //!
-//! With one level a range of `F` bytes is rewritten for each `B` bytes that leave the fast tier: `1 + F / B` bytes are written for each. Two
-//! times `B` can be merged with it at once if the first waits beside it, in a table of its own: that is `(B + F + 2 B) / 2 B`, or `1.5 + F / 2 B`. Where the fast tier
-//! has a fifth of the keys that is a third less, for room of `B` on flash, and a filter more to ask for half of the ranges.
+//! With one level a range of `F` bytes is rewritten for each `B` bytes that leave the fast tier: `1 + F / B` bytes are written for each.
+//! Twice as many can be merged with it at once if the first wait beside it, in tables of their own: that is `(B + F + 2 B) / 2 B`, or
+//! `1.5 + F / 2 B`. Where the fast tier has a fifth of the keys that is a third less, for room of `B` on flash, and a filter more to ask in
+//! about half of the ranges.
 //!
 //! Tables of level 0 are disjoint, and what one has is newer than what tables of the first level have (the invariant of [`crate::levels`]).
 //! So whatever comes from the fast tier into the first level takes what level 0 has of its range with it ([`Plan::with_unmerged`]). Tables of
@@ -12,7 +13,8 @@
 use crate::core::Core;
 use crate::descend::Down;
 use crate::levels::{FIRST, Levels, UNMERGED};
-use crate::plan::{Plan, Victim, Victims};
+use crate::partition::Partition;
+use crate::plan::{Plan, Victim};
 use tierdb_base::{Result, mutant};
 use tierdb_device::Dir;
 use tierdb_pmem::Pool;
@@ -39,13 +41,12 @@ impl<D: Dir> Plan<D> {
 }
 
 impl<P: Pool, D: Dir> Core<P, D> {
-    /// Whether the `victims` of `plan` are written to level 0: where it has nothing of the range, they are shorter than the tables there and long enough for
-    /// tables of their own, and flash has room. What is removed is merged at once, since that gives room back; and on a fast device
-    /// level 1 is what level 0 would be.
-    pub fn stays_apart(&self, plan: &Plan<D>, which: Victims, victims: &[Victim]) -> bool {
+    /// Whether the `victims` of `plan` are written to level 0: where it has nothing of the range, they are shorter than the tables there and
+    /// long enough for tables of their own, and flash has room. What is removed is merged at once, since that gives room back; and on a
+    /// fast device level 1 is what level 0 would be.
+    pub fn stays_apart(&self, plan: &Plan<D>, victims: &[Victim]) -> bool {
         let tables = &plan.tables;
         let may = plan.may_wait
-            && matches!(which, Victims::Unpopular | Victims::All)
             && self.options.unmerged_pct > 0
             && tables.iter().all(|table| table.level() == FIRST)
             && !self.goes_up(FIRST + 1);
@@ -59,17 +60,16 @@ impl<P: Pool, D: Dir> Core<P, D> {
         bytes < there && u128::from(bytes) * 100 >= least && self.flash.has_room_apart(bytes)
     }
 
-    /// Merges with the first level as many tables as wait there now.
+    /// Merges with the first level what waits now, and no more than that if others come meanwhile.
     ///
     /// # Errors
     /// As [`Core::migrate`].
     pub fn merge_unmerged(&self) -> Result<()> {
-        let count = || -> usize {
-            let parts = self.router.read().parts.clone();
-            parts.iter().map(|part| part.read().tables.level(UNMERGED).tables().len()).sum()
-        };
-        // Others may come meanwhile.
-        for _ in 0..count() {
+        let parts = self.router.read().parts.clone();
+        let tables_of =
+            |part: &Partition<D>| part.read().tables.tables().filter(|table| table.level() <= FIRST).count();
+        // As many as overlap, at the most, where each takes several merges for want of room.
+        for _ in 0..parts.iter().map(|part| tables_of(part)).sum() {
             if self.descend(Down::Unmerged)?.is_none() {
                 break;
             }
@@ -85,6 +85,7 @@ mod tests {
     use crate::engine::SlabStore;
     use crate::levels::Level;
     use crate::live::LiveTable;
+    use crate::plan::Victims;
     use crate::rig::{self, Store};
     use std::sync::Arc;
     use tierdb_base::{Error, Location, TierRole};
@@ -186,7 +187,6 @@ mod tests {
             (levels.first().tables()[1].smallest()[0], levels.first().tables()[2].smallest()[0]);
         [start - 1, start, end - 1, end].into_iter().for_each(|key| put(&store, key, 2));
         let migration = part.migration.lock();
-        let plan = Plan { may_wait: true, ..plan };
         // As if four keys were many.
         store.core().migrate(&part, &plan.apart(), Victims::All, false).expect("room");
         assert_eq!(tables(&store, UNMERGED).len(), 1, "across the ranges of three tables");

@@ -134,13 +134,7 @@ fn what_is_outside_the_range_stays() -> Outcome {
     store.to_flash();
     let levels = store.levels();
     let (above, below) = (levels.first().tables()[0].clone(), levels.level(2).tables()[0].clone());
-    let plan = Plan {
-        range: levels.level(2).range_of(0),
-        into: 2,
-        tables: vec![above, below],
-        sweep: false,
-        may_wait: false,
-    };
+    let plan = Plan::down(&levels, &above, 2, false).part(&levels, below.smallest());
     let part = store.part();
     let _migration = part.migration.lock();
     store.core().migrate(&part, &plan, Victims::None, false).expect("room");

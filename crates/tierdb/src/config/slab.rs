@@ -73,11 +73,11 @@ pub struct Slab {
     /// and takes that much more room and time; where there is not so much room, one table at a time. *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range_tables: Option<u8>,
-    /// How long what a migration brings to flash has to be for the tables of its range to stay as they are, in percent of these. Default 5, 0..=100.
+    /// How long what a migration brings to flash has to be for the tables of its range to stay as they are, in percent of these. Default 5, 0..=99.
     ///
-    /// What is as long waits beside them, in level 0, and is merged with them and with what comes next at once: a third fewer bytes are written, flash
-    /// has some room less, and a read or scan looks into a table more. Where flash has less than a quarter of its room left, and with `0`, all is merged as it comes, as
-    /// in the paper. *Takes effect on open.*
+    /// What is as long waits beside them, in level 0, and is merged with them together with what comes next: about a third fewer bytes are
+    /// written, a few percent more of flash are in use, and a read or scan looks into a table more. Where flash has less than a quarter of its room left,
+    /// and with `0`, all is merged as it comes, as in the paper. *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmerged_pct: Option<u8>,
     /// Bytes of a table, about. Default a sixteenth of what records take of the fast tier, 256 KiB to 8 MiB; 16 KiB to 1 GiB.
@@ -131,7 +131,7 @@ impl Slab {
             self.range_tables.is_none_or(|tables| (1..=16).contains(&tables)),
             "slab.range_tables: must be 1 to 16",
         )?;
-        check(self.unmerged_pct.is_none_or(|pct| pct <= 100), "slab.unmerged_pct: must be 0 to 100")?;
+        check(self.unmerged_pct.is_none_or(|pct| pct <= 99), "slab.unmerged_pct: must be 0 to 99")?;
         let sizes = ByteSize::kib(16)..=ByteSize::gib(1);
         check(
             self.table_size.is_none_or(|size| sizes.contains(&size)),

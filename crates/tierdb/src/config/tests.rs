@@ -184,7 +184,7 @@ fn settings_out_of_range_are_named() {
         ("[[flash]]\npath = \"a\"\n[slab]\nlevels = 5", "levels"),
         ("[[flash]]\npath = \"a\"\n[slab]\nrange_tables = 0", "range_tables: must be 1 to 16"),
         ("[[flash]]\npath = \"a\"\n[slab]\nrange_tables = 17", "range_tables: must be 1 to 16"),
-        ("[[flash]]\npath = \"a\"\n[slab]\nunmerged_pct = 101", "unmerged_pct: must be 0 to 100"),
+        ("[[flash]]\npath = \"a\"\n[slab]\nunmerged_pct = 100", "unmerged_pct: must be 0 to 99"),
         (
             "[[fast]]\npath = \"a\"\ncapacity = \"1 GiB\"\nkind = \"byte\"\nemulate = \"qlc\"\n[[flash]]\npath = \"b\"",
             "qlc",
