@@ -7,7 +7,7 @@
 
 use crate::config::Metric;
 use crate::core::Core;
-use crate::levels::FIRST;
+use crate::levels::{FIRST, UNMERGED};
 use crate::partition::{Bounds, Partition, State, bounds};
 use crate::plan::{Fate, Plan, Victims};
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,7 +73,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             return None;
         }
         if tables.is_empty() {
-            let all = Plan::of_table(&state.tables, FIRST, 0).for_room(&state.tables);
+            let all = Plan::of_table(&state.tables, FIRST, 0).with_unmerged(&state.tables);
             return (!all.is_damaged()).then_some((f64::MAX, all));
         }
         let width = width.min(tables.len());
@@ -93,9 +93,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let wanted: BTreeSet<usize> = candidates.iter().flat_map(|first| *first..first + width).collect();
         let counts: BTreeMap<usize, Count> = wanted
             .into_iter()
-            .filter(|number| {
-                !Plan::of_table(&state.tables, FIRST, *number).with_unmerged(&state.tables).is_damaged()
-            })
             .filter_map(|number| Some((number, self.count(&state, number, victims, metric)?)))
             .collect();
         let scored = candidates
@@ -107,10 +104,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Some((score, Plan::of_tables(&state.tables, FIRST, window).for_room(&state.tables)))
     }
 
-    /// `None` if the table cannot be read: it is left out from now on.
+    /// `None` if the table, or what is not merged with it, was found not to be readable, or is now: it is left out from now on.
     fn count(&self, state: &State<D>, number: usize, victims: Victims, metric: Metric) -> Option<Count> {
         let range = state.tables.first().range_of(number);
         let table = &state.tables.first().tables()[number];
+        let mut unmerged = state.tables.level(UNMERGED).overlapping(&range);
+        if table.is_damaged() || unmerged.any(|(_, table)| table.is_damaged()) {
+            return None;
+        }
         let table_keys = table.footer().keys as f64;
         let dirty_keys = table.dirty_keys.load(Ordering::Relaxed);
         let none = Count { leaving: 0.0, rewritten: table_keys.max(1.0) };

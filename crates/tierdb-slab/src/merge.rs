@@ -247,12 +247,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let source = Merge::new(sources, Direction::Forward);
         let merged = WithoutRemoved { source, ranges: ranges.clone(), oldest };
-        // All tables of the plan's level that have the range take part, so there is no older version elsewhere on flash but in deeper levels. And a record that
-        // cannot be read may be one.
+        // All tables of the plan's level that have the range take part, so there is no older version elsewhere on flash but in deeper
+        // levels. And a record that cannot be read may be one.
         let hides = |key: &[u8]| self.lost.hides(key, None).is_some() && mutant::keep("tombstone");
         let forgets = |key: &[u8]| !hides(key) && begun.may_forget(key);
         let mut kept = Retain::new(merged, Retention::new(snapshots), forgets);
-        let victim_bytes: u64 = victims.iter().map(|victim| self.bytes_of(victim.entry)).sum();
+        let victim_bytes: u64 = victims.iter().map(|victim| victim.bytes).sum();
         let (adds, added) = match &victims[..] {
             [] => (Limit::Shrink, 0),
             victims if victims.iter().all(|victim| victim.entry.is_tombstone()) => (Limit::Tombstones, 0),
@@ -287,7 +287,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let threshold = self.threshold(self.pinned_pct());
         let (mut staying, mut stays) = (self.staying(begun, oldest), false);
         let leaving = victims.iter().filter(|victim| !victim.stays);
-        let leaving_bytes = || leaving.map(|victim| self.bytes_of(victim.entry)).sum();
+        let leaving_bytes = || leaving.map(|victim| victim.bytes).sum();
         let mut promotion_room = if promote { self.promotion_room(leaving_bytes()) } else { 0 };
         loop {
             kept.advance()?;

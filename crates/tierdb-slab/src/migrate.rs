@@ -99,7 +99,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         victims: Victims,
         promote: bool,
     ) -> Result<Migrated> {
-        let (wanted, apart) = (plan, plan.apart());
+        let wanted = plan;
+        let apart;
         let begun = {
             let mut state = part.write();
             let listed =
@@ -107,7 +108,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
             if listed.is_empty() && (victims != Victims::None || plan.tables.is_empty()) {
                 return Ok(Migrated::default());
             }
-            let plan = if self.stays_apart(wanted, &listed) { &apart } else { wanted };
+            let plan = if self.stays_apart(wanted, &listed) {
+                apart = wanted.apart();
+                &apart
+            } else {
+                wanted
+            };
             state.migrating = Some(plan.range.clone());
             // Under the lock: ranges that writes up to this one removed are in the list. And before the list of
             // snapshots: one that is not in it sees this write, or a later one.
@@ -264,7 +270,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             state.release_retired(heap);
             let mut stage = Stage::new(&*heap.pool);
             let mut freed = Vec::new();
-            for Victim { key, entry, stays } in victims {
+            for Victim { key, entry, bytes, stays } in victims {
                 if state.index.get(key) != Some(entry) && mutant::keep("tombstone") {
                     continue;
                 }
@@ -278,7 +284,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     continue;
                 }
                 migrated.keys += 1;
-                migrated.bytes += self.bytes_of(*entry);
+                migrated.bytes += bytes;
                 freed.push(State::<D>::slots_of(heap, *entry));
                 heap.stage_free(&mut stage, entry.at());
                 state.remove(key);

@@ -45,6 +45,8 @@ pub enum Fate {
 pub struct Victim {
     pub key: Key,
     pub entry: Entry,
+    /// Bytes of its slots.
+    pub bytes: u64,
     /// Whether it stays on the fast tier too.
     pub stays: bool,
 }
@@ -56,7 +58,8 @@ pub struct Plan<D: Dir> {
     pub range: KeyRange,
     /// The level that the new tables belong to.
     pub into: Level,
-    /// Tables of that level, behind those of the level above, if any are merged into it; what these have outside the range stays in their level.
+    /// Tables of that level, behind those of the level above, if any are merged into it; what these have outside the range stays in their
+    /// level.
     pub tables: Vec<Arc<LiveTable<D>>>,
     /// The first table, which is on a fast device, is *swept*, for flash must not grow: only tombstones come down that every snapshot sees,
     /// and what it has newer versions of goes.
@@ -162,8 +165,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 Fate::IsCopied => true,
                 Fate::Stays => continue,
             };
-            found.push(Victim { key: key.clone(), entry: *entry, stays });
-            left = left.saturating_sub(self.bytes_of(*entry));
+            let bytes = self.bytes_of(*entry);
+            found.push(Victim { key: key.clone(), entry: *entry, bytes, stays });
+            left = left.saturating_sub(bytes);
             if left == 0 {
                 break;
             }

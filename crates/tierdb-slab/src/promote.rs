@@ -223,8 +223,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let dropped =
             dropped.filter(|(number, (popularity, ..))| *number < least || !threshold.pins(*popularity));
         let dropped = dropped.filter(|(_, (_, key, _))| state.is_whole_on_flash(key));
-        let dropped: Vec<Victim> =
-            dropped.map(|(_, (_, key, entry))| Victim { key: key.clone(), entry, stays: false }).collect();
+        let dropped: Vec<Victim> = dropped
+            .map(|(_, (_, key, entry))| Victim {
+                key: key.clone(),
+                entry,
+                bytes: self.bytes_of(entry),
+                stays: false,
+            })
+            .collect();
         if which == Copies::Unpopular {
             hand.rest = if dropped.len() * FEW < count { PAUSE } else { 0 };
         }

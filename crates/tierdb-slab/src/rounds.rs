@@ -101,7 +101,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 .take_while(|_| matches!(self.descend(Down::TooLarge), Ok(Some(_))))
                 .for_each(drop);
             // Flash fills up, and what waits where nobody writes any more would do so for good.
-            if !self.flash.has_room_apart(0) {
+            if !self.flash.has_room_apart(0) && !self.flash.is_spent(FIRST) {
                 let _ = self.descend(Down::Unmerged);
             }
         }

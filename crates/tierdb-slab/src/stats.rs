@@ -58,8 +58,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 if !state.ranges.iter().any(|range| range.removes_all_of(table)) {
                     let keys = table.footer().keys.saturating_sub(table.footer().tombstones);
                     // Of what is not merged the first level has the same share as of what was on the fast tier.
-                    let bucket = state.tables.first().bucket_of(table.smallest());
-                    let twice = bucket.filter(|_| table.level() == UNMERGED).map_or(0.0, Bucket::overlap);
+                    let is_unmerged = table.level() == UNMERGED;
+                    let bucket = is_unmerged.then(|| state.tables.first().bucket_of(table.smallest()));
+                    let twice = bucket.flatten().map_or(0.0, Bucket::overlap);
                     keys_left += keys - (keys as f64 * twice) as u64;
                 }
                 tables_below += u64::from(table.level() > FIRST);

@@ -55,7 +55,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let there: u64 = tables.iter().map(|table| table.file_len()).sum();
         let values = victims.iter().filter(|victim| !victim.entry.is_tombstone());
-        let bytes: u64 = values.map(|victim| self.bytes_of(victim.entry)).sum();
+        let bytes: u64 = values.map(|victim| victim.bytes).sum();
         let least = u128::from(there) * u128::from(self.options.unmerged_pct);
         bytes < there && u128::from(bytes) * 100 >= least && self.flash.has_room_apart(bytes)
     }
@@ -241,6 +241,29 @@ mod tests {
         store.engine.flush().expect("room");
         assert!(!stays(&store), "what removes gives room back");
         assert_eq!(versions(&store)[..3], [None, Some(1), None]);
+    }
+
+    /// Where flash has less than a quarter left, each round of migrations merges a table of level 0, unless the write budget is spent.
+    #[test]
+    fn what_waits_is_merged_as_flash_fills_up_within_the_budget() {
+        for spent in [false, true] {
+            let options = Options { flash_bytes_per_day: vec![Some(1 << 30)], ..rig::options(POOL) };
+            let store = on_flash(options);
+            (0..100).step_by(4).for_each(|key| put(&store, key, 2));
+            store.engine.flush().expect("room");
+            let before = tables(&store, UNMERGED).len();
+            assert!(before > 2);
+            let dir = &store.core().flash.dirs()[0];
+            dir.add(500 << 10);
+            if spent {
+                dir.budget.spend(2 << 30, crate::tune::now());
+            }
+            (0..3).for_each(|key| put(&store, key, 3));
+            assert!(store.core().migrate_round(Victims::All, 0.0).expect("room").keys > 0);
+            // One with what comes, and another one for the room.
+            assert_eq!(before - tables(&store, UNMERGED).len(), if spent { 1 } else { 2 });
+            assert_eq!(versions(&store)[..5], [Some(3), Some(3), Some(3), Some(1), Some(2)]);
+        }
     }
 
     #[test]
