@@ -7,7 +7,7 @@
 
 use crate::config::Metric;
 use crate::core::Core;
-use crate::levels::{FIRST, UNMERGED};
+use crate::levels::FIRST;
 use crate::partition::{Bounds, Partition, State, bounds};
 use crate::plan::{Fate, Plan, Victims};
 use std::collections::{BTreeMap, BTreeSet};
@@ -108,8 +108,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     fn count(&self, state: &State<D>, number: usize, victims: Victims, metric: Metric) -> Option<Count> {
         let range = state.tables.first().range_of(number);
         let table = &state.tables.first().tables()[number];
-        let mut unmerged = state.tables.level(UNMERGED).overlapping(&range);
-        if table.is_damaged() || unmerged.any(|(_, table)| table.is_damaged()) {
+        if table.is_damaged() || state.tables.unmerged(&range).any(|table| table.is_damaged()) {
             return None;
         }
         let table_keys = table.footer().keys as f64;

@@ -58,8 +58,8 @@ pub struct Options {
     /// nothing at all. Default: nothing. When all directories that are not full have spent theirs, nothing is migrated; the fast tier
     /// fills up, from `high_pct` on writers are slowed down, and only writers that find no room at all make it be exceeded.
     pub flash_bytes_per_day: Vec<Option<u64>>,
-    /// Keys that are tracked, in percent of those that the fast tier would hold if each took 1 KiB with its value: 1 to 4,000.
-    /// Default 300. A tracked key takes 4.1 bytes of DRAM; all of them a tenth of `memory` at the most.
+    /// Keys that are tracked, in percent of those that the fast tier holds, each as long as they are on average when the store is opened (1
+    /// KiB where there are fewer than 1,024): 1 to 4,000. Default 300. A tracked key takes 4.1 bytes of DRAM; all of them a tenth of `memory` at the most.
     pub tracked_pct: u16,
     /// Most of the fast tier, in percent, that copies of tables' indexes and filters take: 0 to 50. Default 12; none are made where
     /// the pool is DRAM itself.
@@ -144,7 +144,7 @@ impl Options {
         if level < first_below {
             return tables;
         }
-        let growth = u64::from(self.level_growth).saturating_pow(u32::from(level - first_below));
+        let growth = u64::from(self.level_growth).saturating_pow((level - first_below).unsigned_abs().into());
         (fast.saturating_add(tables) / 100)
             .saturating_mul(u64::from(self.first_level_pct))
             .saturating_mul(growth)
@@ -169,7 +169,10 @@ impl Options {
         check((1..=16).contains(&self.range_tables), "range_tables must be 1 to 16")?;
         check(self.least_yield_pct <= 100, "least_yield_pct must be 0 to 100")?;
         check(self.unmerged_pct <= 99, "unmerged_pct must be 0 to 99")?;
-        check(self.levels.is_none_or(|levels| (FIRST..=MOST).contains(&levels)), "levels must be 1 to 4")?;
+        check(
+            self.levels.is_none_or(|levels| (1..=MOST.unsigned_abs()).contains(&levels)),
+            "levels must be 1 to 4",
+        )?;
         check((1..=10_000).contains(&self.first_level_pct), "first_level_pct must be 1 to 10,000")?;
         check((2..=100).contains(&self.level_growth), "level_growth must be 2 to 100")?;
         check(self.migration_threads >= 1, "migration_threads must be at least 1")?;

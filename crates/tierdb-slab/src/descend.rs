@@ -7,7 +7,7 @@
 
 use crate::core::Core;
 use crate::flash::Limit;
-use crate::levels::{FIRST, Level, Levels, UNMERGED};
+use crate::levels::{FIRST, Level, Levels, TOP};
 use crate::live::LiveTable;
 use crate::merge::read_through;
 use crate::migrate::Migrated;
@@ -51,19 +51,23 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let _parts = self.work.dividing.read();
         let parts = self.router.read().parts.clone();
         let bytes_of = |part: &Partition<D>, level| part.read().tables.level(level).file_bytes();
-        let mut levels: Vec<(f64, Level)> = (UNMERGED..self.levels)
+        let mut levels: Vec<(f64, Level)> = (TOP..self.levels)
             .map(|level| {
                 let bytes: u64 = parts.iter().map(|part| bytes_of(part, level)).sum();
                 (bytes as f64 / self.level_size(level).max(1) as f64, level)
             })
             .filter(|(fill, level)| match which {
                 Down::TooLarge => *fill > 1.0 && *level >= FIRST,
-                Down::Unmerged => *fill > 0.0 && *level == UNMERGED,
+                Down::Unmerged => *fill > 0.0 && *level < FIRST,
                 Down::Any => *fill > 0.0,
                 Down::Removed => *level == FIRST,
             })
             .collect();
         levels.sort_by(|one, other| other.0.total_cmp(&one.0));
+        if which == Down::Unmerged {
+            // What is above comes down for nothing once there is nothing below.
+            levels.sort_by_key(|(_, level)| std::cmp::Reverse(*level));
+        }
         if which == Down::Any && self.goes_up(FIRST + 1) {
             // What may gain nothing comes last.
             levels.sort_by_key(|(_, level)| *level == FIRST);
@@ -78,10 +82,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 let tables = part.read().tables.clone();
                 let Some(plan) = self.plan_down(&tables, level, which) else { continue };
                 let done = match &*plan.tables {
-                    // One on a faster device is written to a slower one, and one that was not merged gets a bucket.
+                    // One on a faster device is written to a slower one, and one of the first level has a bucket.
                     [one]
                         if !one.is_fast()
-                            && level >= FIRST
+                            && level + 1 != FIRST
                             && self.move_down(part, one.level() + 1, &plan) =>
                     {
                         self.counters.moved_down.add(1);
@@ -148,7 +152,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         full.map_or(Ok(None), Err)
     }
 
-    /// Takes out of all tables what was replaced, and no snapshot needs, and what level 0 replaces, by merging that.
+    /// Takes out of all tables what was replaced, and no snapshot needs, and what replaces it waits above, by merging that.
     ///
     /// # Errors
     /// As [`Core::migrate`].

@@ -9,7 +9,7 @@
 use crate::config::{Metric, Options};
 use crate::heap::Slots;
 use crate::layout::Layout;
-use crate::levels::{FIRST, Level, MOST};
+use crate::levels::{FIRST, Level, MOST, TOP};
 use crate::live::{LiveTable, Manifest};
 use crate::parts::{Home, Places};
 use crate::tune::{self, WearBudget};
@@ -213,8 +213,7 @@ impl<D: Dir> Flash<D> {
         let flash = flash.map(|((number, tier), per_day)| FlashDir::new(tier, number, store, per_day));
         let fast = (FAST..).zip(fast).map(|(number, tier)| {
             // Tables that are all of one level would lie anywhere, the cold ones too.
-            let is_used =
-                options.levels != Some(FIRST) && tier.capacity >= LEAST_TABLES * options.table_bytes;
+            let is_used = options.levels != Some(1) && tier.capacity >= LEAST_TABLES * options.table_bytes;
             let capacity = if is_used { tier.capacity } else { 0 };
             FlashDir::new(TierDir { capacity, ..tier }, number, store, None)
         });
@@ -499,11 +498,11 @@ pub struct TableRecord {
 }
 
 impl TableRecord {
-    /// As stored: number of the directory (three bytes), the level less one (a byte; 255 for level 0), number of the file.
+    /// As stored: number of the directory (three bytes), the level less one (a byte; 255 for level 0, 254 for level -1), number of the file.
     pub fn encode(self) -> [u8; 12] {
         let mut bytes = [0; 12];
         bytes[..4].copy_from_slice(&self.file.dir.to_le_bytes());
-        bytes[3] = self.level.wrapping_sub(FIRST);
+        bytes[3] = (self.level - FIRST).cast_unsigned();
         bytes[4..].copy_from_slice(&self.file.number.to_le_bytes());
         bytes
     }
@@ -513,7 +512,7 @@ impl TableRecord {
         let (first, rest) = bytes.split_first_chunk::<4>()?;
         let (number, places) = rest.split_first_chunk::<8>()?;
         let [dir @ .., above] = *first;
-        let level = Some(above.wrapping_add(FIRST)).filter(|level| *level <= MOST)?;
+        let level = above.cast_signed().checked_add(FIRST).filter(|level| (TOP..=MOST).contains(level))?;
         let dir = u32::from_le_bytes([dir[0], dir[1], dir[2], 0]);
         let file = TableFile { dir, number: u64::from_le_bytes(*number) };
         Some((TableRecord { file, level }, Places::decode(places)?))
@@ -523,16 +522,19 @@ impl TableRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::levels::UNMERGED;
 
     #[test]
     fn records_of_tables_read_back() {
-        for level in UNMERGED..=MOST {
+        for level in TOP..=MOST {
             let record = TableRecord { file: TableFile { dir: 15, number: 1 << 40 }, level };
             assert_eq!(TableRecord::decode(&record.encode()), Some((record, Places::default())));
         }
-        let mut deep = TableRecord { file: TableFile { dir: 0, number: 7 }, level: MOST }.encode();
+        let record = TableRecord { file: TableFile { dir: 0, number: 7 }, level: MOST };
+        let mut deep = record.encode();
         deep[3] += 1;
         assert_eq!(TableRecord::decode(&deep), None, "a level that there is not");
+        let mut above = TableRecord { level: TOP, ..record }.encode();
+        above[3] -= 1;
+        assert_eq!(TableRecord::decode(&above), None, "nor above all");
     }
 }

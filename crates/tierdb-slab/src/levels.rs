@@ -1,7 +1,7 @@
 //! The tables of a partition, by level (PrismDB §4.1: one level below the fast tier, or more where that is small).
 //!
 //! Tables of one level have disjoint key ranges, those of two levels need not. Invariant: *a version of a key in a level is not newer
-//! than any version of that key in a level above.* So whoever looks for a key asks the levels from level 0 on ([`crate::unmerged`]),
+//! than any version of that key in a level above.* So whoever looks for a key asks the levels from the uppermost on ([`crate::unmerged`]),
 //! and takes the first version that it may see; whoever says that there is none has asked all of them.
 
 use crate::live::LiveTable;
@@ -13,15 +13,20 @@ use tierdb_engine::KeyRange;
 use tierdb_table::{Direction, Merge, ReadAhead};
 
 /// The number of a level; the one that the fast tier is merged into is [`FIRST`].
-pub type Level = u8;
-/// What came from the fast tier without being merged with tables of the first level.
-pub const UNMERGED: Level = 0;
+pub type Level = i8;
+/// The uppermost. Those above the first one have what came from the fast tier without being merged with that.
+pub const TOP: Level = -1;
 /// The first level.
 pub const FIRST: Level = 1;
 /// The deepest that there can be.
 pub const MOST: Level = 4;
-/// How many there can be, with that of what is not merged.
-const COUNT: usize = MOST as usize + 1;
+/// How many there can be.
+const COUNT: usize = index(MOST) + 1;
+
+/// The place of a level among all.
+const fn index(level: Level) -> usize {
+    (level - TOP) as usize
+}
 
 /// The live tables of a partition.
 pub struct Levels<D: Dir>([TableSet<D>; COUNT]);
@@ -31,14 +36,14 @@ impl<D: Dir> Levels<D> {
     pub fn new(tables: Vec<Arc<LiveTable<D>>>) -> Self {
         let mut sorted: [Vec<_>; COUNT] = Default::default();
         for table in tables {
-            sorted[usize::from(table.level().min(MOST))].push(table);
+            sorted[index(table.level().clamp(TOP, MOST))].push(table);
         }
         Levels(sorted.map(TableSet::new))
     }
 
     /// The tables of `level`; of the first one if there is no such level.
     pub fn level(&self, level: Level) -> &TableSet<D> {
-        self.0.get(usize::from(level)).unwrap_or(&self.0[usize::from(FIRST)])
+        self.0.get(index(level)).unwrap_or(&self.0[index(FIRST)])
     }
 
     /// The tables that the fast tier is merged with.
@@ -46,9 +51,14 @@ impl<D: Dir> Levels<D> {
         self.level(FIRST)
     }
 
+    /// The tables above the first level that have keys in `range`, those of a level before those of the next one.
+    pub fn unmerged(&self, range: &KeyRange) -> impl Iterator<Item = &Arc<LiveTable<D>>> {
+        self.0[..index(FIRST)].iter().flat_map(move |level| level.overlapping(range).map(|(_, table)| table))
+    }
+
     /// All levels, with their numbers.
     pub fn all(&self) -> impl Iterator<Item = (Level, &TableSet<D>)> {
-        (UNMERGED..).zip(&self.0)
+        (TOP..).zip(&self.0)
     }
 
     /// All tables, those of a level before those of the next one.
@@ -70,12 +80,12 @@ impl<D: Dir> Levels<D> {
 
     /// The same, of tables below `level`.
     pub fn may_hold_below(&self, level: Level, key: &[u8], cause: Cause) -> bool {
-        self.0.iter().skip(usize::from(level) + 1).any(|level| level.may_hold(key, cause))
+        self.0.iter().skip(index(level) + 1).any(|level| level.may_hold(key, cause))
     }
 
     /// The same, of tables above `level`.
     pub fn may_hold_above(&self, level: Level, key: &[u8], cause: Cause) -> bool {
-        self.0.iter().take(usize::from(level)).any(|level| level.may_hold(key, cause))
+        self.0.iter().take(index(level)).any(|level| level.may_hold(key, cause))
     }
 
     /// Whether a lookup of `key` comes to `table` as it did when the tables were `then`: by the same ones.

@@ -6,7 +6,7 @@ use crate::heap::Slots;
 use crate::levels::{FIRST, Level};
 use crate::parts::{Home, damaged};
 use parking_lot::{Mutex, RwLock};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tierdb_base::{Error, ErrorKind, Location, Result, Seqno, TierRole};
 use tierdb_device::{Cause, Dir};
@@ -29,7 +29,7 @@ pub struct LiveTable<D: Dir> {
     flash: Arc<Flash<D>>,
     file: TableFile,
     /// Which level it belongs to: that of the list it is in, but for the moment in which it moves to another one.
-    level: AtomicU8,
+    level: AtomicI8,
     footer: Footer,
     manifest: Mutex<Manifest>,
     loaded: RwLock<Option<Arc<Table<D::File>>>>,

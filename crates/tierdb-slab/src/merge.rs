@@ -6,7 +6,7 @@ use crate::descend::MOST_STAYS;
 use crate::flash::Limit;
 use crate::heap::Record;
 use crate::key::Key;
-use crate::levels::{FIRST, Level, Levels, UNMERGED};
+use crate::levels::{FIRST, Level, Levels};
 use crate::live::LiveTable;
 use crate::partition::{Bounds, RangeTombstone};
 use crate::plan::{Plan, Victim};
@@ -14,7 +14,7 @@ use crate::promote::Promotion;
 use crate::rate::Moved;
 use crate::tracker::{Popularity, Threshold};
 use std::cell::RefCell;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -47,12 +47,11 @@ pub struct Begun<'m, D: Dir> {
 }
 
 impl<D: Dir> Begun<'_, D> {
-    /// Whether an entry of source `number` (the fast tier, then the plan's tables) stays in the level above.
-    fn stays_above(&self, number: Option<usize>, key: &[u8]) -> bool {
-        let table = number.and_then(|number| self.plan.tables.get(number.checked_sub(1)?));
-        table.is_some_and(|table| table.level() < self.plan.into)
-            && !self.plan.range.contains(key)
-            && mutant::keep("level")
+    /// The level above the plan's in which an entry of source `number` (the fast tier, then the plan's tables) stays, if it does.
+    fn stays_above(&self, number: Option<usize>, key: &[u8]) -> Option<Level> {
+        let table = self.plan.tables.get(number?.checked_sub(1)?)?;
+        let stays = table.level() < self.plan.into && !self.plan.range.contains(key) && mutant::keep("level");
+        stays.then(|| table.level())
     }
 
     /// Whether a tombstone of `key` that every snapshot sees may go: no older version is anywhere else on flash.
@@ -275,8 +274,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let how = (plan.limits(level, adds), Cause::Migration);
             TableBuilder::new(&self.flash, dirs, of_level, in_equal_tables, how, &number)
         };
-        let (mut new, mut above) = (builder(plan.into), builder(begun.highest()));
-        let (mut promotions, mut last_key, mut entries, mut ended) = (Vec::new(), Vec::new(), 0, false);
+        let mut new = builder(plan.into);
+        // Of each level above: the tables there, and whether what lies behind the range has come.
+        let levels: BTreeSet<Level> = plan.tables.iter().map(|table| table.level()).collect();
+        let mut above: BTreeMap<Level, _> =
+            levels.range(..plan.into).map(|level| (*level, (builder(*level), false))).collect();
+        let (mut promotions, mut last_key, mut entries) = (Vec::new(), Vec::new(), 0);
         let mut moved = Moved::new();
         // What is read of tables, whatever becomes of it, in equal parts for all entries that there are.
         let old_entries: u64 = plan.tables.iter().map(|table| table.footer().entries).sum();
@@ -312,15 +315,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
             // What is swept is for snapshots to find where it is.
             let stays = stays && (is_uppers || !(plan.sweep && mutant::keep("sweep")));
-            if stays || begun.stays_above(source, entry.key) {
-                // What is on both sides of the range would lie across it, and be merged with whatever comes there.
-                if begun.highest() == UNMERGED && newest && plan.range.is_after(entry.key) && !ended {
-                    above.end_table()?;
-                    ended = true;
+            let level = if stays { Some(begun.highest()) } else { begun.stays_above(source, entry.key) };
+            match level.and_then(|level| Some((level, above.get_mut(&level)?))) {
+                Some((level, (above, has_ended))) => {
+                    // What is on both sides of the range would lie across it, and be merged with whatever comes there.
+                    if level < FIRST && plan.range.is_after(entry.key) && !*has_ended {
+                        above.end_table()?;
+                        *has_ended = true;
+                    }
+                    above.add(&entry)?
                 }
-                above.add(&entry)?
-            } else {
-                new.add(&entry)?
+                None => new.add(&entry)?,
             }
             entries += 1;
             let len = (entry.key.len() + entry.value.map_or(0, <[u8]>::len)) as f64;
@@ -342,14 +347,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
         // With what was left out.
         let left_out = (old_entries + victims.len() as u64).saturating_sub(entries);
         self.keep_rate(&mut moved, left_out as f64 * read_each);
-        let ((mut tables, written), (mut rest, more)) = (new.finish()?, above.finish()?);
-        tables.append(&mut rest);
+        let (mut tables, mut written) = new.finish()?;
+        for (above, _) in above.into_values() {
+            let (mut more, of_them) = above.finish()?;
+            tables.append(&mut more);
+            written = written.and(of_them);
+        }
         self.counters.entries_written.add(entries);
         let stayed_before = |table: &Arc<LiveTable<D>>| table.footer().keys as f64 * table.stayed_share;
         let stayed_before: f64 =
             plan.tables.iter().filter(|table| table.level() == plan.into).map(stayed_before).sum();
         let stayed_share = (stayed_before / entries.max(1) as f64).min(1.0);
-        let written = written.and(more);
         let stayed = match staying {
             Some(Staying::Popular(popular)) => Some(popular.bytes),
             Some(Staying::Swept(_)) | None => None,

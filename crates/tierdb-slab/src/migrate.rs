@@ -108,11 +108,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
             if listed.is_empty() && (victims != Victims::None || plan.tables.is_empty()) {
                 return Ok(Migrated::default());
             }
-            let plan = if self.stays_apart(wanted, &listed) {
-                apart = wanted.apart();
-                &apart
-            } else {
-                wanted
+            let plan = match self.waits_in(wanted, &listed) {
+                Some(level) => {
+                    apart = wanted.apart(level);
+                    &apart
+                }
+                None => wanted,
             };
             state.migrating = Some(plan.range.clone());
             // Under the lock: ranges that writes up to this one removed are in the list. And before the list of

@@ -64,7 +64,7 @@ pub struct Plan<D: Dir> {
     /// The first table, which is on a fast device, is *swept*, for flash must not grow: only tombstones come down that every snapshot sees,
     /// and what it has newer versions of goes.
     pub sweep: bool,
-    /// What comes from the fast tier may wait in level 0, and the tables stay as they are ([`crate::unmerged`]).
+    /// What comes from the fast tier may wait above, and the tables stay as they are ([`crate::unmerged`]).
     pub may_wait: bool,
 }
 

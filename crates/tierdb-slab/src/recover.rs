@@ -43,6 +43,12 @@ use tierdb_engine::{Gate, Latencies, Media};
 use tierdb_pmem::{Pool, Stage, unseal};
 use tierdb_sync::CommitClock;
 
+/// Bytes that a key with its value is taken to have in a store that has fewer of them than the next number says.
+const USUAL_ENTRY: u64 = 1024;
+const ENOUGH_KEYS: u64 = 1024;
+/// Less than any record takes.
+const LEAST_ENTRY: u64 = 64;
+
 fn check_media<P: Pool, D: Dir>(media: &Media<P, D>) -> Result<()> {
     match (media.flash.len(), media.fast_dirs.len()) {
         (1..=16, ..=16) => Ok(()),
@@ -68,9 +74,9 @@ fn core_of<P: Pool, D: Dir>(
 ) -> Core<P, D> {
     let levels = levels_of(&options, &heap, &flash, &router);
     let fast_bytes = if levels > FIRST { flash.fast_bytes() } else { 0 };
-    let wanted = (heap.pool.len() + fast_bytes) / 1024 * u64::from(options.tracked_pct) / 100;
-    let tracked = wanted.min(options.memory / 10 / 4).max(1 << 10);
-    let of_records = heap.pool.len() / 1024 * u64::from(options.tracked_pct) / 100;
+    let keys_of = |bytes: u64| bytes / entry_bytes(&heap, &router) * u64::from(options.tracked_pct) / 100;
+    let tracked = keys_of(heap.pool.len() + fast_bytes).min(options.memory / 10 / 4).max(1 << 10);
+    let of_records = keys_of(heap.pool.len());
     let record_share = if fast_bytes > 0 { (of_records as f64 / tracked as f64).min(1.0) } else { 1.0 };
     Core {
         commits: CommitSlots::new(),
@@ -104,6 +110,12 @@ fn core_of<P: Pool, D: Dir>(
     }
 }
 
+/// Bytes that a key takes on the fast tier with its value: what it does on average, where there are enough to tell.
+fn entry_bytes<P: Pool, D: Dir>(heap: &Heap<P>, router: &Router<D>) -> u64 {
+    let keys: u64 = router.parts.iter().map(|part| part.read().index.len() as u64).sum();
+    if keys < ENOUGH_KEYS { USUAL_ENTRY } else { (heap.slabs.used_bytes() / keys).max(LEAST_ENTRY) }
+}
+
 /// How many levels of tables there may be: as many as are asked for, or the capacities call for; and where tables are deeper
 /// already, these.
 fn levels_of<P: Pool, D: Dir>(
@@ -119,7 +131,7 @@ fn levels_of<P: Pool, D: Dir>(
     let wanted = (least..=MOST).find(holds_all).unwrap_or(MOST);
     let states = router.parts.iter().map(|part| part.read());
     let deepest = states.filter_map(|state| state.tables.tables().map(|table| table.level()).max()).max();
-    options.levels.unwrap_or(wanted).max(deepest.unwrap_or(FIRST))
+    options.levels.map_or(wanted, u8::cast_signed).max(deepest.unwrap_or(FIRST))
 }
 
 /// Makes an empty store.

@@ -91,7 +91,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// Migrations of several partitions; then the first level has more, and may be larger than it is to be: one goes to the next level
-    /// for each of them, and for each table that they have rewritten. And where flash has little room left, one of level 0 is merged.
+    /// for each of them, and for each table that they have rewritten. And where flash has little room left, one that waits is merged.
     pub fn migrate_round(&self, victims: Victims, least: f64) -> Result<Migrated> {
         let done = self.migrate_best(victims, least)?;
         if done.progress() > 0 {
@@ -102,7 +102,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 .for_each(drop);
             // Flash fills up, and what waits where nobody writes any more would do so for good.
             if !self.flash.has_room_apart(0) && !self.flash.is_spent(FIRST) {
-                let _ = self.descend(Down::Unmerged);
+                // One that only comes from one level to the next gains nothing.
+                while matches!(self.descend(Down::Unmerged), Ok(Some(Migrated { entries: 0, .. }))) {}
             }
         }
         Ok(done)

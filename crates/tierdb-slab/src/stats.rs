@@ -2,7 +2,7 @@
 
 use crate::bucket::Bucket;
 use crate::core::Core;
-use crate::levels::{FIRST, UNMERGED};
+use crate::levels::FIRST;
 use crate::tune::{self, WearBudget};
 use tierdb_base::TierRole;
 use tierdb_device::Dir;
@@ -58,13 +58,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 if !state.ranges.iter().any(|range| range.removes_all_of(table)) {
                     let keys = table.footer().keys.saturating_sub(table.footer().tombstones);
                     // Of what is not merged the first level has the same share as of what was on the fast tier.
-                    let is_unmerged = table.level() == UNMERGED;
+                    let is_unmerged = table.level() < FIRST;
                     let bucket = is_unmerged.then(|| state.tables.first().bucket_of(table.smallest()));
                     let twice = bucket.flatten().map_or(0.0, Bucket::overlap);
                     keys_left += keys - (keys as f64 * twice) as u64;
                 }
                 tables_below += u64::from(table.level() > FIRST);
-                tables_unmerged += u64::from(table.level() == UNMERGED);
+                tables_unmerged += u64::from(table.level() < FIRST);
                 flash_keys += table.footer().keys;
                 table_parts += table.bytes_on_fast_tier();
                 tables += 1;
@@ -148,7 +148,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("tombstones_fast", tombstones),
                 ("keys_flash", flash_keys),
                 ("tables", tables),
-                ("levels", u64::from(self.levels)),
+                ("levels", self.levels.unsigned_abs().into()),
                 ("tables_below_the_first_level", tables_below),
                 ("tables_not_merged_with_the_first_level", tables_unmerged),
                 ("tracked_clock_0", clocks[0]),
@@ -189,10 +189,25 @@ impl<P: Pool, D: Dir> Core<P, D> {
 #[cfg(test)]
 mod tests {
     use crate::config::Options;
+    use crate::engine::SlabStore;
     use crate::rig::{self, Store};
     use tierdb_engine::{Durability, Engine, KeyRange};
 
     const POOL: u64 = 132 << 10;
+
+    /// A store of short values tracks more keys, as soon as it is known how short they are.
+    #[test]
+    fn as_many_keys_are_tracked_as_their_length_leaves_room_for() {
+        let options = Options { pinned_pct: Some(100), ..rig::options(POOL) };
+        let store = Store::new(POOL, options.clone());
+        (0..1100_u16).for_each(|number| store.put(&number.to_be_bytes(), 8));
+        let tracked = |engine: &dyn Engine| engine.stats().figure("tracker_capacity").expect("a gauge");
+        let before = tracked(&store.engine);
+        let Store { world, engine } = store;
+        drop(engine);
+        let engine = SlabStore::open(rig::media(&world, 1 << 20), options).expect("whole");
+        assert!(tracked(&engine) > 2 * before, "{} and {before}", tracked(&engine));
+    }
 
     #[test]
     fn what_is_known_to_be_on_both_tiers_is_counted_once() {

@@ -1,18 +1,18 @@
-//! Level 0: what a migration brought to flash without rewriting the tables that it lies among, to be merged with them by the next migration
-//! of the range.
+//! Levels 0 and -1: what migrations brought to flash without rewriting the tables that it lies among, to be merged with them by the third
+//! migration of the range.
 //!
 //! With one level a range of `F` bytes is rewritten for each `B` bytes that leave the fast tier: `1 + F / B` bytes are written for each.
-//! Twice as many can be merged with it at once if the first wait beside it, in tables of their own: that is `(B + F + 2 B) / 2 B`, or
-//! `1.5 + F / 2 B`. Where the fast tier has a fifth of the keys that is a third less, for room of `B` on flash, and a filter more to ask in
-//! about half of the ranges.
+//! Three times as many can be merged with it at once if the first and the second wait beside it, in tables of their own: that is
+//! `(2 B + F + 3 B) / 3 B`, or `1.67 + F / 3 B`. Where the fast tier has a fifth of the keys that is two fifths less, for room of up to `2 B` on
+//! flash, and one filter more to ask on average.
 //!
-//! Tables of level 0 are disjoint, and what one has is newer than what tables of the first level have (the invariant of [`crate::levels`]).
-//! So whatever comes from the fast tier into the first level takes what level 0 has of its range with it ([`Plan::with_unmerged`]). Tables of
-//! either level may be rewritten by themselves.
+//! Tables of each of these levels are disjoint, and what one has is newer than what the levels below have (the invariant of
+//! [`crate::levels`]): the first comes to level 0, the second to level -1. Whatever comes from the fast tier into the first level takes what
+//! both have of its range with it ([`Plan::with_unmerged`]). Tables of any level may be rewritten by themselves.
 
 use crate::core::Core;
 use crate::descend::Down;
-use crate::levels::{FIRST, Levels, UNMERGED};
+use crate::levels::{FIRST, Level, Levels, TOP};
 use crate::partition::Partition;
 use crate::plan::{Plan, Victim};
 use tierdb_base::{Result, mutant};
@@ -20,44 +20,43 @@ use tierdb_device::Dir;
 use tierdb_pmem::Pool;
 
 impl<D: Dir> Plan<D> {
-    /// With what level 0 has of the range, so that victims may come to the first level.
+    /// With what waits in the range, so that victims may come to the first level.
     pub fn with_unmerged(mut self, levels: &Levels<D>) -> Self {
         if mutant::keep("level") {
-            let unmerged = levels.level(UNMERGED).overlapping(&self.range).map(|(_, table)| table.clone());
-            self.tables.splice(..0, unmerged);
+            self.tables.splice(..0, levels.unmerged(&self.range).cloned());
         }
         self
     }
 
-    /// To make room on the fast tier: with what level 0 has, or else what comes may wait there.
+    /// To make room on the fast tier: with what waits in the range, or else what comes may wait there, too.
     pub fn for_room(self, levels: &Levels<D>) -> Self {
         Plan { may_wait: true, ..self.with_unmerged(levels) }
     }
 
-    /// Its range alone, into level 0.
-    pub fn apart(&self) -> Self {
-        Plan { range: self.range.clone(), into: UNMERGED, tables: Vec::new(), sweep: false, may_wait: false }
+    /// Its range alone, into `level`.
+    pub fn apart(&self, level: Level) -> Self {
+        Plan { range: self.range.clone(), into: level, tables: Vec::new(), sweep: false, may_wait: false }
     }
 }
 
 impl<P: Pool, D: Dir> Core<P, D> {
-    /// Whether the `victims` of `plan` are written to level 0: where it has nothing of the range, they are shorter than the tables there and
-    /// long enough for tables of their own, and flash has room. What is removed is merged at once, since that gives room back; and on a
-    /// fast device level 1 is what level 0 would be.
-    pub fn stays_apart(&self, plan: &Plan<D>, victims: &[Victim]) -> bool {
-        let tables = &plan.tables;
-        let may = plan.may_wait
-            && self.options.unmerged_pct > 0
-            && tables.iter().all(|table| table.level() == FIRST)
-            && !self.goes_up(FIRST + 1);
-        if !may {
-            return false;
+    /// The level in which the `victims` of `plan` are to wait, above all that waits in its range, if there is one, if with that they are shorter
+    /// than the tables of the first level there and long enough for tables of their own, and flash has room. What is removed is merged at
+    /// once, since that gives room back; and on a fast device level 1 is what they would wait in.
+    pub fn waits_in(&self, plan: &Plan<D>, victims: &[Victim]) -> Option<Level> {
+        let highest = plan.tables.iter().map(|table| table.level()).min()?;
+        if !plan.may_wait || self.options.unmerged_pct == 0 || highest == TOP || self.goes_up(FIRST + 1) {
+            return None;
         }
-        let there: u64 = tables.iter().map(|table| table.file_len()).sum();
+        let len = |of: &dyn Fn(Level) -> bool| -> u64 {
+            plan.tables.iter().filter(|table| of(table.level())).map(|table| table.file_len()).sum()
+        };
+        let (waiting, there) = (len(&|level| level < FIRST), len(&|level| level == FIRST));
         let values = victims.iter().filter(|victim| !victim.entry.is_tombstone());
         let bytes: u64 = values.map(|victim| victim.bytes).sum();
         let least = u128::from(there) * u128::from(self.options.unmerged_pct);
-        bytes < there && u128::from(bytes) * 100 >= least && self.flash.has_room_apart(bytes)
+        let is_worth_it = waiting + bytes < there && u128::from(bytes) * 100 >= least;
+        (is_worth_it && self.flash.has_room_apart(bytes)).then_some(highest - 1)
     }
 
     /// Merges with the first level what waits now, and no more than that if others come meanwhile.
@@ -68,8 +67,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let parts = self.router.read().parts.clone();
         let tables_of =
             |part: &Partition<D>| part.read().tables.tables().filter(|table| table.level() <= FIRST).count();
-        // As many as overlap, at the most, where each takes several merges for want of room.
-        for _ in 0..parts.iter().map(|part| tables_of(part)).sum() {
+        // As many as overlap, at the most, where each takes several merges for want of room, from one level to the next.
+        for _ in 0..2 * parts.iter().map(|part| tables_of(part)).sum::<usize>() {
             if self.descend(Down::Unmerged)?.is_none() {
                 break;
             }
@@ -83,7 +82,6 @@ mod tests {
     use super::*;
     use crate::config::Options;
     use crate::engine::SlabStore;
-    use crate::levels::Level;
     use crate::live::LiveTable;
     use crate::plan::Victims;
     use crate::rig::{self, Store};
@@ -99,7 +97,7 @@ mod tests {
         let store = Store::new(POOL, options);
         (0..100).for_each(|key| put(&store, key, 1));
         store.engine.flush().expect("room");
-        assert!(tables(&store, UNMERGED).is_empty() && tables(&store, FIRST).len() > 2);
+        assert!(waiting(&store).is_empty() && tables(&store, FIRST).len() > 2);
         store
     }
 
@@ -109,6 +107,11 @@ mod tests {
 
     fn tables(store: &Store, level: Level) -> Vec<Arc<LiveTable<SimDir>>> {
         store.part().read().tables.level(level).tables().to_vec()
+    }
+
+    /// What is not merged with the first level, from the uppermost level on.
+    fn waiting(store: &Store) -> Vec<Arc<LiveTable<SimDir>>> {
+        store.part().read().tables.unmerged(&KeyRange::all()).cloned().collect()
     }
 
     /// Version of each of the hundred keys, as gets, cursors, and the check of the whole store find it.
@@ -127,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_apart_is_newer_and_the_next_migration_merges_it() {
+    fn what_is_left_apart_is_newer_and_the_third_migration_merges_it() {
         let store = on_flash(rig::options(POOL));
         let before = tables(&store, FIRST);
         let same = |now: &[Arc<LiveTable<SimDir>>]| {
@@ -139,7 +142,7 @@ mod tests {
         (0..100).step_by(4).filter(|key| *key != tombstone).for_each(|key| put(&store, key, 2));
         store.engine.delete(&[tombstone], Durability::Durable).expect("room");
         store.engine.flush().expect("room");
-        assert!(!tables(&store, UNMERGED).is_empty() && same(&tables(&store, FIRST)));
+        assert!(!waiting(&store).is_empty() && same(&tables(&store, FIRST)));
         assert_eq!(written() - first, 25, "nothing else is rewritten");
         assert_eq!(
             store.engine.stats().keys,
@@ -162,17 +165,27 @@ mod tests {
         drop(engine);
         let engine = SlabStore::open(rig::media(&world, 1 << 20), rig::options(POOL)).expect("whole");
         let store = Store { world, engine };
-        assert!(!tables(&store, UNMERGED).is_empty());
+        assert!(!waiting(&store).is_empty());
         assert_eq!(versions(&store), wanted(2));
-        (0..100).step_by(4).filter(|key| *key != tombstone).for_each(|key| put(&store, key, 3));
-        store.engine.flush().expect("room");
-        assert!(tables(&store, UNMERGED).is_empty());
-        assert_eq!(versions(&store), wanted(3));
+        let below = waiting(&store);
+        for version in [3, 4] {
+            (0..100).step_by(4).filter(|key| *key != tombstone).for_each(|key| put(&store, key, version));
+            store.engine.flush().expect("room");
+            assert_eq!(versions(&store), wanted(version));
+            if version == 3 {
+                let levels = (tables(&store, TOP), tables(&store, FIRST - 1));
+                assert!(
+                    !levels.0.is_empty()
+                        && levels.1.iter().zip(&below).all(|(now, then)| Arc::ptr_eq(now, then))
+                );
+            }
+        }
+        assert!(waiting(&store).is_empty());
         let tombstones = tables(&store, FIRST).iter().map(|table| table.footer().tombstones).sum::<u64>();
         assert_eq!(tombstones, 0, "it has nothing left to hide");
     }
 
-    /// Tables of level 0 that lie on both sides of what is merged do not become one that lies across it.
+    /// Tables that wait on both sides of what is merged do not become one that lies across it.
     #[test]
     fn what_is_left_on_both_sides_of_a_range_stays_apart() {
         let store = on_flash(rig::options(POOL));
@@ -186,20 +199,31 @@ mod tests {
         let (start, end) =
             (levels.first().tables()[1].smallest()[0], levels.first().tables()[2].smallest()[0]);
         [start - 1, start, end - 1, end].into_iter().for_each(|key| put(&store, key, 2));
-        let migration = part.migration.lock();
-        // As if four keys were many.
-        store.core().migrate(&part, &plan.apart(), Victims::All, false).expect("room");
-        assert_eq!(tables(&store, UNMERGED).len(), 1, "across the ranges of three tables");
+        let edges = [start - 1, start, end - 1, end];
+        let mut snapshot = None;
+        for (level, version) in [(FIRST - 1, 2), (TOP, 3)] {
+            edges.into_iter().for_each(|key| put(&store, key, version));
+            let _migration = part.migration.lock();
+            // As if four keys were many.
+            store.core().migrate(&part, &plan.apart(level), Victims::All, false).expect("room");
+            assert_eq!(tables(&store, level).len(), 1, "across the ranges of three tables");
+            snapshot = snapshot.or_else(|| Some(store.engine.snapshot().expect("open")));
+        }
         let (plan, levels) = three(&store);
         let plan = Plan { range: middle, tables: vec![plan.tables[1].clone()], ..plan };
-        put(&store, start, 3);
+        put(&store, start, 4);
+        let migration = part.migration.lock();
         store.core().migrate(&part, &plan.with_unmerged(&levels), Victims::All, false).expect("room");
         drop(migration);
-        let left: Vec<u8> = tables(&store, UNMERGED).iter().map(|table| table.smallest()[0]).collect();
-        assert_eq!(left, [start - 1, end]);
+        for level in [TOP, FIRST - 1] {
+            let left: Vec<u8> = tables(&store, level).iter().map(|table| table.smallest()[0]).collect();
+            assert_eq!(left, [start - 1, end], "of level {level}");
+        }
         let versions = versions(&store);
-        let of = |key: u8| versions[usize::from(key)];
-        assert_eq!([start - 1, start, end - 1, end].map(of), [2, 3, 2, 2].map(Some));
+        assert_eq!(edges.map(|key| versions[usize::from(key)]), [3, 4, 3, 3].map(Some));
+        let snapshot = snapshot.expect("taken");
+        let seen = edges.map(|key| store.engine.get_at(&[key], &snapshot).expect("whole").expect("there"));
+        assert!(seen.iter().all(|value| value.as_ref()[0] == 2));
     }
 
     #[test]
@@ -207,9 +231,9 @@ mod tests {
         let store = on_flash(rig::options(POOL));
         (0..100).step_by(4).for_each(|key| put(&store, key, 2));
         store.engine.flush().expect("room");
-        assert!(!tables(&store, UNMERGED).is_empty());
+        assert!(!waiting(&store).is_empty());
         store.engine.compact().expect("room");
-        assert!(tables(&store, UNMERGED).is_empty());
+        assert!(waiting(&store).is_empty());
         let keys: u64 = tables(&store, FIRST).iter().map(|table| table.footer().keys).sum();
         assert_eq!(keys, 100);
         assert_eq!(versions(&store)[..5], [Some(2), Some(1), Some(1), Some(1), Some(2)]);
@@ -217,7 +241,7 @@ mod tests {
 
     #[test]
     fn what_is_short_or_removes_or_has_no_room_is_merged_at_once() {
-        let stays = |store: &Store| !tables(store, UNMERGED).is_empty();
+        let stays = |store: &Store| !waiting(store).is_empty();
         let overwritten = |options: Options, full: bool| {
             let store = on_flash(options);
             if full {
@@ -243,7 +267,7 @@ mod tests {
         assert_eq!(versions(&store)[..3], [None, Some(1), None]);
     }
 
-    /// Where flash has less than a quarter left, each round of migrations merges a table of level 0, unless the write budget is spent.
+    /// Where flash has less than a quarter left, each round of migrations merges a table that waits, unless the write budget is spent.
     #[test]
     fn what_waits_is_merged_as_flash_fills_up_within_the_budget() {
         for spent in [false, true] {
@@ -251,7 +275,7 @@ mod tests {
             let store = on_flash(options);
             (0..100).step_by(4).for_each(|key| put(&store, key, 2));
             store.engine.flush().expect("room");
-            let before = tables(&store, UNMERGED).len();
+            let before = waiting(&store).len();
             assert!(before > 2);
             let dir = &store.core().flash.dirs()[0];
             dir.add(500 << 10);
@@ -261,7 +285,7 @@ mod tests {
             (0..3).for_each(|key| put(&store, key, 3));
             assert!(store.core().migrate_round(Victims::All, 0.0).expect("room").keys > 0);
             // One with what comes, and another one for the room.
-            assert_eq!(before - tables(&store, UNMERGED).len(), if spent { 1 } else { 2 });
+            assert_eq!(before - waiting(&store).len(), if spent { 1 } else { 2 });
             assert_eq!(versions(&store)[..5], [Some(3), Some(3), Some(3), Some(1), Some(2)]);
         }
     }
@@ -271,12 +295,14 @@ mod tests {
         let store = on_flash(rig::options(POOL));
         (0..100).step_by(4).for_each(|key| put(&store, key, 2));
         store.engine.flush().expect("room");
-        let apart = tables(&store, UNMERGED)[0].clone();
+        // Nothing else is to wait.
+        store.core().flash.dirs()[0].add(500 << 10);
+        let apart = waiting(&store)[0].clone();
         let error = Error::corrupt(TierRole::Flash, "a block", Location::new("a table", 0));
         store.core().leave_out(&apart, &error, true);
         (0..100).step_by(4).for_each(|key| put(&store, key, 3));
         while store.core().migrate_best(Victims::All, 0.0).expect("room").progress() > 0 {}
-        let left = tables(&store, UNMERGED);
+        let left = waiting(&store);
         assert!(left.len() == 1 && Arc::ptr_eq(&left[0], &apart));
         let dirty = store.part().read().dirty();
         assert!((1..25).contains(&dirty), "{dirty} stay where they are");

@@ -19,10 +19,10 @@ pub struct Slab {
     /// *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinning_threshold: Option<PinningThreshold>,
-    /// Keys that are tracked, in percent of those that the fast tier would hold if each took 1 KiB with its value. Default
-    /// 300, 1..=4000.
+    /// Keys that are tracked, in percent of those that the fast tier holds, each as long as they are on average when the store is opened,
+    /// and 1 KiB with its value where there are fewer than 1,024. Default 300, 1..=4000.
     ///
-    /// Raise it where entries are much smaller than 1 KiB. A tracked key takes 4.1 bytes of `memory`, all of them a tenth of it
+    /// Raise it in a new store whose entries will be much smaller than 1 KiB, or open it again once there are some. A tracked key takes 4.1 bytes of `memory`, all of them a tenth of it
     /// at the most. *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracked_pct: Option<u16>,
@@ -75,8 +75,8 @@ pub struct Slab {
     pub range_tables: Option<u8>,
     /// How long what a migration brings to flash has to be for the tables of its range to stay as they are, in percent of these. Default 5, 0..=99.
     ///
-    /// What is as long waits beside them, in level 0, and is merged with them together with what comes next: about a third fewer bytes are
-    /// written, a few percent more of flash are in use, and a read or scan looks into a table more. Where flash has less than a quarter of its room left,
+    /// What is as long waits beside them, twice, and is merged with them together with what comes third: about half as many bytes are
+    /// written, up to a seventh more of flash is in use, and a read or scan looks into one or two tables more. Where flash has less than a quarter of its room left,
     /// and with `0`, all is merged as it comes, as in the paper. *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmerged_pct: Option<u8>,

@@ -44,8 +44,9 @@ pub struct FastTier {
     ///
     /// Of a byte-addressable tier the valuelog engine has four fifths for the index (all but 8 GiB, if that is more), which bounds how
     /// many keys fit: a key takes about 40 bytes and its own length there, whatever its value's; the slab engine has all of it for keys
-    /// with their values. On a block tier both are in DRAM, in half of `memory` at the most, and no more is used of the tier than two
-    /// copies of that and the log take.
+    /// with their values. On a block tier both are in DRAM, in half of `memory` at the most; of the tier the valuelog engine uses as much as
+    /// two copies of that and the log take, and the slab engine the rest, too, for tables, or for its records
+    /// ([`Slab::records`](crate::Slab::records)).
     /// *Fixed when the store is created.*
     #[serde(with = "size")]
     pub capacity: ByteSize,
