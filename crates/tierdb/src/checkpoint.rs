@@ -85,16 +85,18 @@ struct Record {
     entries: u64,
     bytes: u64,
     hash: String,
-    /// Over the fields above, as they stand here.
-    checksum: String,
 }
 
-impl Record {
-    fn sum(&self) -> u64 {
-        let Record { format, name, store, seqno, entries, bytes, hash, checksum: _ } = self;
-        checksum(0, format!("{format}\n{name}\n{store}\n{seqno}\n{entries}\n{bytes}\n{hash}").as_bytes())
-    }
+/// What is known of a record of any format.
+#[derive(Deserialize)]
+struct Head {
+    format: u32,
+}
 
+/// What stands before the checksum, in hexadecimal digits, of all that stands before it. Nothing but a quotation mark follows.
+const SUM: &str = "checksum = \"";
+
+impl Record {
     /// Reads the record in `dir`; `None` if there is none.
     fn read(dir: &Path) -> Result<Option<Self>> {
         let path = dir.join(RECORD_NAME);
@@ -111,24 +113,25 @@ impl Record {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(Error::io("read", shown, 0, e)),
         };
-        let record: Record = toml::from_str(&text).map_err(|e| corrupt(e.message()))?;
-        let stored =
-            u64::from_str_radix(&record.checksum, 16).map_err(|_| corrupt("its checksum is no number"))?;
-        if !matches(stored, record.sum()) {
+        let (body, sum) = text.rsplit_once(SUM).ok_or_else(|| corrupt("it has no checksum"))?;
+        let sum = sum.strip_suffix("\"\n").unwrap_or(sum);
+        let stored = u64::from_str_radix(sum, 16).map_err(|_| corrupt("its checksum is no number"))?;
+        if !matches(stored, checksum(0, body.as_bytes())) {
             return Err(corrupt("its checksum does not fit its contents"));
         }
-        if record.format > FORMAT {
+        let Head { format } = toml::from_str(body).map_err(|e| corrupt(e.message()))?;
+        if format > FORMAT {
             let place = Location::new(shown, 0);
-            return Err(Error::NewerFormat { place, found: record.format, newest: FORMAT });
+            return Err(Error::NewerFormat { place, found: format, newest: FORMAT });
         }
-        Ok(Some(record))
+        toml::from_str(body).map(Some).map_err(|e| corrupt(e.message()))
     }
 
-    fn write(mut self, dir: &Path) -> Result<()> {
-        self.checksum = format!("{:016x}", self.sum());
+    fn write(&self, dir: &Path) -> Result<()> {
         let path = dir.join(RECORD_NAME);
         let io = |op, e| Error::io(op, path.display().to_string(), 0, e);
-        let text = toml::to_string(&self).map_err(|e| Error::invalid(e.to_string()))?;
+        let body = toml::to_string(self).map_err(|e| Error::invalid(e.to_string()))?;
+        let text = format!("{body}{SUM}{:016x}\"\n", checksum(0, body.as_bytes()));
         let mut file = std::fs::File::create(&path).map_err(|e| io("create", e))?;
         file.write_all(text.as_bytes()).map_err(|e| io("write", e))?;
         file.sync_all().map_err(|e| io("sync", e))?;
@@ -305,7 +308,6 @@ pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied
             entries: copied.entries,
             bytes: copied.bytes,
             hash: format!("{:016x}", copied.hash),
-            checksum: String::new(),
         };
         record.write(&partial)?;
         prepared.finish()?;

@@ -9,6 +9,8 @@ use crate::overlay::Overlay;
 use crate::setup::{POOL_NAME, VALUES_NAME, all_there, seed_of};
 use crate::shape;
 use crate::tiers::{Remain, Remains};
+use rustix::io::Errno;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use tierdb_base::{ByteSize, Error, FailureLatch, Location, Result, TierRole};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Dir, Meter, OpenMode, Striped, read_blocks};
@@ -58,7 +60,11 @@ pub(crate) fn with_media<D: Dir, W: Work>(remains: &Remains<D>, salvage: bool, w
                 damage.extend(errors.map(|error| damaged(error.to_string(), None)));
                 work.run(media(remains, pool, fast, flash), damage)
             }
-            Err(error) if salvage => {
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::OutOfMemory => {
+                Err(no_memory(remains.shape.pool_len))
+            }
+            // What another user, or with other limits, could read is not lost.
+            Err(error) if salvage && !is_of_the_process(&error) => {
                 damage.push(damaged(error.to_string(), None));
                 lost(remains, fast, flash, damage, work)
             }
@@ -72,6 +78,23 @@ pub(crate) fn with_media<D: Dir, W: Work>(remains: &Remains<D>, salvage: bool, w
             Some(pool) => work.run(media(remains, pool, fast, flash), damage),
             None => lost(remains, fast, flash, damage, work),
         }
+    }
+}
+
+/// Whether `error` says nothing of what is on media: this process may not read it, or not open so many files.
+fn is_of_the_process(error: &Error) -> bool {
+    let Error::Io { source, .. } = error else { return false };
+    let of_limits = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
+    source.kind() == ErrorKind::PermissionDenied || of_limits.contains(&source.raw_os_error())
+}
+
+fn no_memory(len: u64) -> Error {
+    Error::Unsupported {
+        what: format!(
+            "verify and repair have the pool of {} of the fast tier in memory, and the system has not so much left: run them \
+             where it has, with the directories of the store attached",
+            ByteSize(len)
+        ),
     }
 }
 
@@ -150,18 +173,14 @@ fn copy_pool<D: Dir>(
         return Ok(None);
     };
     let len = remains.shape.pool_len;
-    let pool = MappedPool::try_in_memory(len).map_err(|_| Error::Unsupported {
-        what: format!(
-            "verify and repair copy the pool of {} in the fast tier into memory, and the system has not so much left: run \
-             them where it has, with the directories of the store attached",
-            ByteSize(len)
-        ),
-    })?;
+    let pool = MappedPool::try_in_memory(len).map_err(|_| no_memory(len))?;
     let (mut start, mut found) = (0, false);
     for (dir, len) in dirs.iter().zip(lens) {
         match copy_part(dir, &pool, start, len, salvage, damage) {
             Ok(()) => found = true,
-            Err(error) if salvage => damage.push(damaged(error.to_string(), None)),
+            Err(error) if salvage && !is_of_the_process(&error) => {
+                damage.push(damaged(error.to_string(), None))
+            }
             Err(error) => return Err(error),
         }
         start += len;
@@ -261,6 +280,7 @@ mod tests {
             fast: vec![tier(Some(dir))],
             flash: vec![tier(None)],
             notes: Vec::new(),
+            is_unfinished: false,
             _locks: Vec::new(),
         };
         with_media(&remains, false, Look).expect_err("a block is damaged");
@@ -285,6 +305,7 @@ mod tests {
             fast: vec![tier(Some(dir.clone()))],
             flash: vec![tier(None)],
             notes: Vec::new(),
+            is_unfinished: false,
             _locks: Vec::new(),
         };
         with_media(&remains(BLOCK), false, Look).expect("a page is there");

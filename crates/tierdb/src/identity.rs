@@ -295,7 +295,8 @@ fn decode(copy: usize, raw: &[u8]) -> Copy {
         let tiers = if role == TierRole::Fast { identity.fast_tiers } else { identity.flash_tiers };
         let pool_len = identity.shape.pool_len;
         let is_pool = pool_len > 0 && pool_len.is_multiple_of(BLOCK) && pool_len < POOL_LIMIT;
-        (format == FORMAT && identity.number < tiers && is_pool).then_some(identity)
+        let is_log = identity.shape.log_len.is_multiple_of(BLOCK) && identity.shape.log_len < POOL_LIMIT;
+        (format == FORMAT && identity.number < tiers && is_pool && is_log).then_some(identity)
     };
     fields().map_or(Copy::Bad, Copy::Good)
 }
@@ -307,8 +308,8 @@ pub(crate) struct Found {
     pub identity: Identity,
     /// The highest generation of any intact copy: the next change must be higher.
     highest: u64,
-    /// Copies that are damaged or behind.
-    stale: usize,
+    /// Copies that are damaged, or say something else.
+    stale: Vec<usize>,
 }
 
 /// Reads `TIER` in `dir`, which must be there.
@@ -383,8 +384,8 @@ fn agree(copies: &[Copy], role: TierRole, name: std::sync::Arc<str>) -> Result<F
     let highest = copies.iter().filter_map(generation).max().unwrap_or(0);
     match best {
         Some(Copy::Good(identity)) => {
-            let stale =
-                COPIES - copies.iter().filter(|c| matches!(c, Copy::Good(i) if i == identity)).count();
+            let is_stale = |copy: &usize| !matches!(&copies[*copy], Copy::Good(other) if other == identity);
+            let stale = (0..copies.len()).filter(is_stale).collect();
             Ok(Found { identity: identity.clone(), highest, stale })
         }
         Some(Copy::Unknown { format, .. }) if *format > FORMAT => {
@@ -423,24 +424,31 @@ pub(crate) fn create<D: Dir>(dir: &D, identity: &Identity) -> Result<()> {
     }
     replace(dir, NAME, NEW_NAME, |file| {
         file.set_len(FILE_LEN)?;
-        write_copies(file, identity)
+        write_copies(file, identity, 0..COPIES)
     })
 }
 
 /// Replaces what `TIER` in `dir` says, durable on return. A crash leaves the old or the new.
 pub(crate) fn update<D: Dir>(dir: &D, found: &Found, identity: &Identity) -> Result<Identity> {
     let identity = Identity { generation: found.highest + 1, ..identity.clone() };
-    write_copies(&dir.open(NAME, OpenMode::Existing)?, &identity)?;
+    // Those that agree come last: until the new one has a quorum, they have.
+    let agreeing = (0..COPIES).filter(|copy| !found.stale.contains(copy));
+    let order = found.stale.iter().copied().chain(agreeing);
+    write_copies(&dir.open(NAME, OpenMode::Existing)?, &identity, order)?;
     Ok(identity)
 }
 
 /// Rewrites all copies if one is damaged or behind.
 pub(crate) fn heal<D: Dir>(dir: &D, found: &Found) -> Result<Identity> {
-    if found.stale > 0 { update(dir, found, &found.identity) } else { Ok(found.identity.clone()) }
+    if !found.stale.is_empty() { update(dir, found, &found.identity) } else { Ok(found.identity.clone()) }
 }
 
-fn write_copies<F: BlockFile>(file: &F, identity: &Identity) -> Result<()> {
-    for copy in 0..COPIES {
+fn write_copies<F: BlockFile>(
+    file: &F,
+    identity: &Identity,
+    copies: impl IntoIterator<Item = usize>,
+) -> Result<()> {
+    for copy in copies {
         file.write_durable(copy as u64 * BLOCK, &identity.encode(copy)?)?;
     }
     Ok(())

@@ -14,6 +14,7 @@
 
 use crate::config::{Config, EngineKind};
 use crate::frozen::{self, Work};
+use crate::identity::Mode;
 use crate::setup::{self, Prepared};
 use crate::tiers::{Intent, Remains};
 use std::collections::{BTreeSet, HashMap};
@@ -123,7 +124,7 @@ pub struct RepairReport {
 ///
 /// The old store stays as it is, and some of its tiers may be missing. The new one gets a file
 /// [`REPORT_NAME`] that says what was saved, what is damaged, and which keys are uncertain (see
-/// [`RepairReport::uncertain`]). Needs DRAM for the whole pool where that is byte-addressable; where damage concerns ranges of
+/// [`RepairReport::uncertain`]). Needs DRAM for the whole pool where that is byte-addressable, or where records of the slab engine are read from a block device and the store does not open; where damage concerns ranges of
 /// keys, for these keys, and for all pointers or the values on the fast tier; where the index is lost, for all keys. Returns when the new store survives power loss.
 ///
 /// # Errors
@@ -132,9 +133,12 @@ pub struct RepairReport {
 pub fn repair(source: &Config, target: &Config) -> Result<RepairReport> {
     source.validate()?;
     let remains = Remains::find(setup::places_left(source)?)?;
-    // How much of its pool was index is not known; `memory` says what there is, where it is set.
-    let from_logged = remains.shape.mode.is_logged() && target.engine == EngineKind::Valuelog;
-    let least_pool = (from_logged && target.memory.is_none()).then_some(remains.shape.pool_len);
+    // How much of its pool was index is not known; `memory` says what there is, where it is set. A paged pool is as long as its device, and
+    // was not in memory.
+    let shape = &remains.shape;
+    let was_in_memory = shape.mode.is_logged() && shape.mode != Mode::Paged;
+    let from_logged = was_in_memory && target.engine == EngineKind::Valuelog;
+    let least_pool = (from_logged && target.memory.is_none()).then_some(shape.pool_len);
     let mut prepared = Prepared::begin(target, Intent::CreateNew, least_pool)?;
     let to = prepared.engine()?;
     let mut report = RepairReport { notes: remains.notes.clone(), ..RepairReport::default() };
@@ -152,6 +156,7 @@ pub fn repair(source: &Config, target: &Config) -> Result<RepairReport> {
         None => frozen::with_media(&remains, true, ByRecord { engine, to: &*to, report: &mut report })?,
     };
     report.uncertain = uncertain.len() as u64;
+    report.index_whole &= !remains.is_unfinished;
     to.flush()?;
     to.sync()?;
     report.keys = to.stats().keys;

@@ -64,11 +64,17 @@ impl Prepared {
     ) -> Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let budget = config.memory_budget().bytes();
+        let mut directories = Directories::of(&places)?;
         let tiers = Tiers::open(
             places,
             intent,
             now,
-            make,
+            |path| {
+                let made = make(path)?;
+                // Two names of one that was absent are seen only now.
+                directories.add(path)?;
+                Ok(made)
+            },
             |places| {
                 // The fast tiers come first; without any, the first flash tier has all that a pool needs.
                 let room = places.iter().take(config.fast.len().max(1));
@@ -423,20 +429,36 @@ enum Access {
 /// failures of the directories.
 fn places(config: &Config, access: Access) -> Result<Vec<Place<RealDir>>> {
     let places: Vec<_> = config.tiers().map(|tier| place(tier, access)).collect::<Result<_>>()?;
-    let mut seen: Vec<((u64, u64), &PathBuf)> = Vec::new();
-    for Place { path, .. } in places.iter().filter(|place| place.dir.is_some()) {
+    Directories::of(&places)?;
+    Ok(places)
+}
+
+/// Directories of tiers, each another one.
+#[derive(Default)]
+struct Directories(Vec<((u64, u64), PathBuf)>);
+
+impl Directories {
+    /// Those that are there of `places`.
+    fn of(places: &[Place<RealDir>]) -> Result<Self> {
+        let mut directories = Directories::default();
+        let mut there = places.iter().filter(|place| place.dir.is_some());
+        there.try_for_each(|place| directories.add(&place.path))?;
+        Ok(directories)
+    }
+
+    fn add(&mut self, path: &Path) -> Result<()> {
         let found = std::fs::metadata(path).map_err(|e| io("open", path, e))?;
         let directory = (found.dev(), found.ino());
-        if let Some((_, other)) = seen.iter().find(|(other, _)| *other == directory) {
+        if let Some((_, other)) = self.0.iter().find(|(other, _)| *other == directory) {
             return Err(Error::invalid(format!(
                 "{} and {} are one directory; each tier needs one of its own",
                 other.display(),
                 path.display()
             )));
         }
-        seen.push((directory, path));
+        self.0.push((directory, path.to_owned()));
+        Ok(())
     }
-    Ok(places)
 }
 
 /// The same for salvage: a directory that is none of a store's counts as absent.

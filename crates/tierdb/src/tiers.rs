@@ -275,6 +275,7 @@ impl<D: Dir> Tiers<D> {
             fast: self.fast.into_iter().map(remain).collect(),
             flash: self.flash.into_iter().map(remain).collect(),
             notes: Vec::new(),
+            is_unfinished: false,
             _locks: self.locks,
         }
     }

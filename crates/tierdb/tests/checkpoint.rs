@@ -218,6 +218,9 @@ fn a_checkpoint_that_was_changed_is_not_restored() {
     assert_eq!(Db::open_existing_config(&target).expect_err("no store").kind(), ErrorKind::NotFound);
     let refused = Db::open_config(&target).expect_err("somebody expects a copy there");
     assert!(refused.kind() == ErrorKind::NotFound && refused.to_string().contains("again"), "{refused}");
+    let saved = tierdb::repair(&target, &place.tiered("saved")).expect("repair");
+    let is_told = saved.notes.iter().any(|note| note.contains("did not end"));
+    assert!(!saved.index_whole && is_told, "it may lack keys: {saved:?}");
     // The directories of the failed attempt can be used again.
     db.checkpoint(place.path("good")).expect("checkpoint");
     assert_eq!(tierdb::restore(place.path("good"), &target).expect("restore").entries, 1002);
@@ -292,6 +295,26 @@ fn a_checkpoint_that_cannot_be_written_is_checked_and_restored() {
         });
         set_mode(&backup, 0o755);
     }
+}
+
+/// Goal: what this user may not read is not taken for lost.
+#[test]
+fn a_log_that_may_not_be_read_is_not_lost() {
+    let place = Place::new();
+    drop(Db::open(place.path("store")).expect("create"));
+    let (store, targets) = (place.path("store"), place.path("targets"));
+    std::fs::create_dir(&targets).expect("create");
+    set_mode(&place.path("."), 0o755);
+    set_mode(&targets, 0o777);
+    set_mode(&store, 0o755);
+    contents(&store).keys().for_each(|name| set_mode(&store.join(name), 0o444));
+    set_mode(&store.join("pool.log"), 0);
+    as_nobody(|| {
+        let target = Config::one_directory(targets.join("saved"));
+        let refused = tierdb::repair(&Config::one_directory(&store), &target).expect_err("not read");
+        assert_eq!(refused.kind(), ErrorKind::Io);
+        assert!(refused.to_string().contains("pool.log"), "{refused}");
+    });
 }
 
 #[test]

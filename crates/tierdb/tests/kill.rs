@@ -68,6 +68,10 @@ fn config(dir: &Path) -> Config {
         let fast = FastTier::new(dir.join("fast"), ByteSize::mib(32)).with_kind(FastKind::Block);
         return config.with_memory(ByteSize::mib(16)).with_fast(fast).with_slab(slab);
     }
+    if dir.join("block").exists() {
+        let fast = FastTier::new(dir.join("fast"), ByteSize::mib(64)).with_kind(FastKind::Block);
+        return config.with_memory(ByteSize::mib(16)).with_fast(fast);
+    }
     match dir.join("emulated").exists() {
         true => {
             config.with_fast(FastTier::new(dir.join("fast"), ByteSize::mib(32)).with_kind(FastKind::Emulated))
@@ -203,6 +207,16 @@ fn nothing_is_lost_by_120_kills_of_the_slab_engine_on_one_ssd() {
 #[test]
 fn nothing_is_lost_by_80_kills_of_the_slab_engine_on_emulated_nvm() {
     nothing_is_lost(&["slab", "emulated"], 9000, 80);
+}
+
+#[test]
+fn nothing_is_lost_by_40_kills_with_a_log_on_a_block_device() {
+    nothing_is_lost(&["block"], 13_000, 40);
+}
+
+#[test]
+fn nothing_is_lost_by_40_kills_of_the_slab_engine_with_tables_on_a_block_device() {
+    nothing_is_lost(&["slab", "block"], 15_000, 40);
 }
 
 #[test]

@@ -497,6 +497,12 @@ fn the_same_directory_under_two_names_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("one directory"), "{error}");
     assert!(Db::open_existing(place.path("a")).is_err(), "no store was made of it");
+    // So are two names of one that has to be made first.
+    let config = small()
+        .with_flash(FlashTier::new(place.path("a/new")))
+        .with_flash(FlashTier::new(place.path("b/new")));
+    let error = refused(&config);
+    assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("one directory"), "{error}");
 }
 
 #[test]

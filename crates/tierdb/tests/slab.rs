@@ -71,8 +71,21 @@ fn a_slab_store_keeps_what_it_was_given_in_every_mode() {
         unsaid.engine = EngineKind::default();
         let db = Db::open_existing_config(&unsaid).expect("open");
         check(&db);
+        let copied = db.checkpoint(dir.path().join("copy")).expect("checkpoint");
+        assert_eq!(copied.entries, db.iter().expect("iter").count() as u64);
         db.close().expect("close");
         assert!(tierdb::verify_offline(&config).expect("verify").is_clean());
+        // A checkpoint, and what a repair saves, are the same store in other directories.
+        let of = |name: &str| self::config(&dir.path().join(name), fast).with_slab(config.slab.clone());
+        for name in ["restored", "saved"] {
+            std::fs::create_dir(dir.path().join(name)).expect("create");
+        }
+        assert_eq!(tierdb::restore(dir.path().join("copy"), &of("restored")).expect("restore"), copied);
+        let saved = tierdb::repair(&config, &of("saved")).expect("repair");
+        assert!(saved.index_whole && saved.uncertain == 0 && saved.damage.is_empty(), "{saved:?}");
+        for name in ["restored", "saved"] {
+            check(&Db::open_existing_config(&of(name)).expect("open"));
+        }
         if fast == Some(FastKind::Block) {
             let mut other = Slab::default();
             other.records = records.xor(Some(Records::Device)).or(Some(Records::Memory));

@@ -384,46 +384,56 @@ impl Dir for RealDir {
     }
 
     fn lock(&self) -> Result<Box<dyn DirLock>> {
+        let dir = &self.0.fd;
         let error = |errno| self.error("lock", LOCK, errno);
-        let take = |file: &OwnedFd, operation| match flock(file, operation) {
-            Ok(()) => Ok(()),
+        let take = |file: OwnedFd, operation| match flock(&file, operation) {
+            Ok(()) => Ok(Held::new(file)),
             Err(Errno::WOULDBLOCK) => {
-                Err(Error::Locked { path: self.0.path.join(LOCK), holder: holder(file) })
+                Err(Error::Locked { path: self.0.path.join(LOCK), holder: holder(&file) })
             }
             Err(errno) => Err(error(errno)),
         };
         if self.0.read_only {
-            // Where there is none and none can be made, nobody can have opened it to write either.
-            let Some(file) = lock_to_read(&self.0.fd).map_err(error)? else { return Ok(Box::new(Unlocked)) };
-            take(&file, FlockOperation::NonBlockingLockShared)?;
-            return Ok(Box::new(Lock::new(file)));
+            let file = lock_to_read(dir).map_err(error)?;
+            return Ok(Box::new(Lock { _held: vec![take(file, FlockOperation::NonBlockingLockShared)?] }));
         }
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-        let file = openat(&self.0.fd, LOCK, flags, FILE_MODE).map_err(error)?;
-        take(&file, FlockOperation::NonBlockingLockExclusive)?;
+        // A store that came from elsewhere may have a link to anything in its place.
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = openat(dir, LOCK, flags, FILE_MODE).map_err(error)?;
+        let of_file = take(file, FlockOperation::NonBlockingLockExclusive)?;
+        // Readers who found no file and could not make one have that of the directory. Not all file systems have locks of directories.
+        let of_dir = match take(itself(dir).map_err(error)?, FlockOperation::NonBlockingLockExclusive) {
+            Err(locked @ Error::Locked { .. }) => return Err(locked),
+            of_dir => of_dir.ok(),
+        };
         // For people, and for the error of the next one. The lock itself is what counts, on a full file system too.
         let pid = std::process::id().to_string();
-        let _ = ftruncate(&file, 0).and_then(|()| pwrite(&file, pid.as_bytes(), 0));
-        Ok(Box::new(Lock::new(file)))
+        let _ = ftruncate(&of_file.file, 0).and_then(|()| pwrite(&of_file.file, pid.as_bytes(), 0));
+        Ok(Box::new(Lock { _held: [of_file].into_iter().chain(of_dir).collect() }))
     }
 }
 
-/// A lock on an open file description: it excludes other processes, and a second open in this one.
+/// What keeps others out.
 struct Lock {
+    _held: Vec<Held>,
+}
+
+impl DirLock for Lock {}
+
+/// A lock on an open file description: it excludes other processes, and a second open in this one.
+struct Held {
     file: OwnedFd,
     /// The process that took it.
     owner: u32,
 }
 
-impl Lock {
+impl Held {
     fn new(file: OwnedFd) -> Self {
-        Lock { file, owner: std::process::id() }
+        Held { file, owner: std::process::id() }
     }
 }
 
-impl DirLock for Lock {}
-
-impl Drop for Lock {
+impl Drop for Held {
     fn drop(&mut self) {
         // A child that has inherited the descriptor would keep the lock beyond the close. But it does not take the lock from its parent.
         if self.owner == std::process::id() {
@@ -432,21 +442,21 @@ impl Drop for Lock {
     }
 }
 
-/// Stands for the lock of a directory that cannot be written.
-struct Unlocked;
+/// The directory itself, opened anew.
+fn itself(dir: &OwnedFd) -> Result<OwnedFd, Errno> {
+    openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
 
-impl DirLock for Unlocked {}
-
-/// The file of the lock of `dir`, opened for reading; made only where it is missing and can be.
-fn lock_to_read(dir: &OwnedFd) -> Result<Option<OwnedFd>, Errno> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let find = || openat(dir, LOCK, flags, Mode::empty()).map(Some);
+/// The file of the lock of `dir`, opened for reading; made where it is missing. Where it cannot be made, the directory itself.
+fn lock_to_read(dir: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let find = || openat(dir, LOCK, flags, Mode::empty());
     match find() {
         // Nothing but a new file is ever handed over: what has got that name meanwhile may be a link to anything.
         Err(Errno::NOENT) => match openat(dir, LOCK, flags | OFlags::CREATE | OFlags::EXCL, FILE_MODE) {
             Err(Errno::EXIST) => find(),
-            Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) => Ok(None),
-            made => made.inspect(|file| hand_over(file, dir)).map(Some),
+            Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) => itself(dir),
+            made => made.inspect(|file| hand_over(file, dir)),
         },
         found => found,
     }
@@ -484,6 +494,7 @@ fn holder(lock: &OwnedFd) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::mknodat;
 
     #[test]
     fn a_probe_by_name_touches_nothing_that_is_there() {
@@ -513,27 +524,42 @@ mod tests {
         };
         flock(&file, FlockOperation::NonBlockingLockExclusive).expect("nobody has it");
         let of_child = file.try_clone().expect("a descriptor");
-        drop(Lock { file: of_child, owner: std::process::id() + 1 });
+        drop(Held { file: of_child, owner: std::process::id() + 1 });
         assert!(!is_free());
-        drop(Lock::new(file.try_clone().expect("a descriptor")));
+        drop(Held::new(file.try_clone().expect("a descriptor")));
         assert!(is_free());
     }
 
     #[test]
-    fn on_a_full_file_system_what_is_there_is_probed_and_locked() {
+    fn what_takes_no_bytes_is_probed_and_locked() {
         let temp = tempfile::tempdir().expect("temporary directory");
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = open(temp.path(), flags, Mode::empty()).expect("open");
-        std::os::unix::fs::symlink("/dev/full", temp.path().join(LOCK)).expect("link");
+        // As on a full file system, nothing can be written at a place of it.
+        mknodat(&dir, LOCK, FileType::Fifo, FILE_MODE, 0).expect("a pipe");
         let options = RealOptions::default();
         let present = || Probe::of_what_is_there(&dir, &options).expect("list");
-        assert!(present().is_none(), "nothing is there but a link");
+        assert!(present().is_none(), "nothing is there but a pipe");
         std::fs::write(temp.path().join("values"), "abc").expect("write");
         let probe = present().expect("the file that is there");
         let dir = RealDir::open(temp.path()).expect("directory");
         assert_eq!(probe.direct_io, dir.direct_io());
         let _lock = dir.lock().expect("nothing can be written into it");
         assert!(matches!(dir.lock(), Err(Error::Locked { .. })), "it is a lock all the same");
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_the_lock_is_not_followed() {
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let (dir, other) = (temp.path().join("store"), temp.path().join("other"));
+        std::fs::create_dir(&dir).expect("a directory");
+        std::fs::write(&other, "of somebody else").expect("write");
+        std::os::unix::fs::symlink(&other, dir.join(LOCK)).expect("link");
+        for open in [RealDir::open, RealDir::open_to_read] {
+            let dir = open(&dir).expect("directory");
+            assert!(matches!(dir.lock(), Err(Error::Io { op: "lock", .. })));
+        }
+        assert_eq!(std::fs::read(&other).expect("it is there"), b"of somebody else");
     }
 
     /// Goal: a damaged first block, or a file that cannot be opened, costs who reads neither the directory nor direct I/O.

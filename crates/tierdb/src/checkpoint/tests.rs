@@ -55,6 +55,16 @@ fn record_of_a_checkpoint() -> std::result::Result<(), String> {
     refused(restored(&dir))
 }
 
+/// With fields that nobody knows yet, and without some that everybody knows.
+#[test]
+fn a_newer_record_is_refused_as_such() {
+    let dir = checkpoint();
+    let body = "format = 2\nmade_of = \"a store\"\n";
+    let text = format!("{body}{SUM}{:016x}\"\n", checksum(0, body.as_bytes()));
+    std::fs::write(dir.path().join("copy").join(RECORD_NAME), text).expect("write");
+    assert!(matches!(restored(&dir), Err(Error::NewerFormat { found: 2, newest: 1, .. })));
+}
+
 /// Another value as long as the one that was copied.
 fn entry_of_a_checkpoint() -> std::result::Result<(), String> {
     let dir = checkpoint();

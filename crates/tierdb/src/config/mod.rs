@@ -131,7 +131,10 @@ impl Config {
         for own in
             config.fast.iter_mut().map(|t| &mut t.path).chain(config.flash.iter_mut().map(|t| &mut t.path))
         {
-            *own = base.join(&*own);
+            // One that is empty is refused below.
+            if !own.as_os_str().is_empty() {
+                *own = base.join(&*own);
+            }
         }
         config.validate()?;
         Ok(config)

@@ -256,6 +256,10 @@ fn relative_paths_are_relative_to_the_file() {
     std::fs::write(&file, "[[flash]]\npath = \"data\"").expect("write");
     assert_eq!(Config::load(&file).expect("load").flash[0].path, dir.path().join("data"));
     assert_eq!(Config::at(&file).expect("a file"), Config::load(&file).expect("load"));
+    std::fs::write(&file, "[[flash]]\npath = \"\"").expect("write");
+    let refused = Config::load(&file).expect_err("not the directory of the file").to_string();
+    assert!(refused.contains("path"), "{refused}");
+    std::fs::write(&file, "[[flash]]\npath = \"data\"").expect("write");
     assert_eq!(Config::at(dir.path()).expect("a directory"), Config::one_directory(dir.path()));
     for missing in [Config::load, Config::at].map(|load| load(dir.path().join("none.toml"))) {
         assert_eq!(missing.expect_err("missing").kind(), tierdb_base::ErrorKind::NotFound);

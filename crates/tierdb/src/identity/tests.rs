@@ -2,7 +2,7 @@
 
 use super::*;
 use tierdb_base::{ErrorKind, mutant};
-use tierdb_sim::{SimDir, World};
+use tierdb_sim::{FaultKind, FaultPlan, Ops, SimDir, World};
 
 fn identity() -> Identity {
     Identity {
@@ -52,7 +52,7 @@ fn refused(dir: &SimDir) -> Error {
 fn what_is_written_is_read() {
     let dir = created();
     let found = read(&dir, TierRole::Flash).expect("read");
-    assert_eq!((&found.identity, found.stale), (&identity(), 0));
+    assert_eq!((&found.identity, &found.stale), (&identity(), &vec![]));
     assert_eq!(found.identity.last_path(TierRole::Flash, 1), Some("/mnt/qlc2/app"));
     assert_eq!(found.identity.last_path(TierRole::Fast, 0), Some("/mnt/slc/app"));
     assert_eq!(dir.list().expect("list"), [NAME]);
@@ -68,7 +68,7 @@ fn an_identity_that_says_ready_is_never_replaced() {
         "{refused}"
     );
     let found = read(&dir, TierRole::Flash).expect("read");
-    assert_eq!((&found.identity, found.stale), (&identity(), 0));
+    assert_eq!((&found.identity, &found.stale), (&identity(), &vec![]));
     // One that says *creating* is.
     update(&dir, &found, &Identity { state: State::Creating, ..identity() }).expect("update");
     create(&dir, &other).expect("create");
@@ -90,10 +90,10 @@ fn two_copies_may_be_lost_and_are_written_again() {
         alter(&dir, copy, false, |raw| raw.fill(0));
     }
     let found = read(&dir, TierRole::Flash).expect("read");
-    assert_eq!((&found.identity, found.stale), (&identity(), 2));
+    assert_eq!((&found.identity, &found.stale), (&identity(), &vec![0, 2]));
     heal(&dir, &found).expect("heal");
     let healed = read(&dir, TierRole::Flash).expect("read");
-    assert_eq!((healed.identity.generation, healed.stale), (2, 0));
+    assert_eq!((healed.identity.generation, healed.stale), (2, vec![]));
     assert_eq!(Identity { generation: 1, ..healed.identity }, identity());
 }
 
@@ -191,8 +191,42 @@ fn a_change_cut_short_leaves_the_old_or_the_new() {
         assert_eq!(found.identity, if done < QUORUM { identity() } else { new }, "after {done} copies");
         update(&dir, &found, &Identity { number: 0, ..identity() }).expect("update");
         let again = read(&dir, TierRole::Flash).expect("read");
-        assert_eq!((again.identity.number, again.stale), (0, 0));
+        assert_eq!((again.identity.number, again.stale), (0, vec![]));
         assert!(again.identity.generation > if done > 0 { 2 } else { 1 });
+    }
+}
+
+/// Goal: nor do two that are cut short, one after the other, take the tier back to what was before both.
+/// Method: as many copies of a change are written as make it what is read; then each write of another one fails.
+#[test]
+fn two_changes_cut_short_do_not_go_back() {
+    for nth in 1..=COPIES as u64 {
+        let world = World::new();
+        let dir = world.add_dir("tier");
+        create(&dir, &identity()).expect("create");
+        let file = dir.open(NAME, OpenMode::Existing).expect("open");
+        let new = Identity { generation: 2, state: State::Creating, ..identity() };
+        for copy in 0..QUORUM {
+            file.write_durable(copy as u64 * BLOCK, &new.encode(copy).expect("encode")).expect("write");
+        }
+        let found = read(&dir, TierRole::Flash).expect("read");
+        assert_eq!(found.identity, new);
+        world.inject(FaultPlan::from_nth(nth, FaultKind::Eio).on(Ops::WRITE));
+        update(&dir, &found, &Identity { number: 0, ..identity() }).expect_err("a write fails");
+        world.heal();
+        let now = read(&dir, TierRole::Flash).expect("read").identity;
+        assert!(now == new || now.number == 0, "after {nth} writes: {now:?}");
+    }
+}
+
+#[test]
+fn lengths_that_no_store_has_are_refused() {
+    for (field, len) in [(at::LOG_LEN, u64::MAX / 2), (at::LOG_LEN, 4097), (at::POOL_LEN, 0)] {
+        let dir = created();
+        (0..COPIES).for_each(|copy| {
+            alter(&dir, copy, true, |raw| raw[field.clone()].copy_from_slice(&len.to_le_bytes()));
+        });
+        assert_eq!(refused(&dir).kind(), ErrorKind::Corrupt, "{len}");
     }
 }
 

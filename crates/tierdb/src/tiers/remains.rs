@@ -28,6 +28,8 @@ pub(crate) struct Remains<D> {
     pub flash: Vec<Remain<D>>,
     /// What is missing or damaged, in words.
     pub notes: Vec<String>,
+    /// It was being filled by a restore, a repair or a checkpoint that did not end: there were more keys to come.
+    pub is_unfinished: bool,
     /// Released when dropped.
     pub _locks: Vec<Box<dyn DirLock>>,
 }
@@ -70,10 +72,14 @@ impl<D: Dir> Remains<D> {
             });
         }
         let ready = known.iter().flatten().find(|identity| identity.state == State::Ready);
+        let is_unfinished = ready.is_none() && known.iter().flatten().any(|one| one.state == State::Filling);
         let Some(store) = ready.or(known.iter().flatten().next()).cloned() else {
             let path = places.last().map(|place| place.path.clone()).unwrap_or_default();
             return Err(why.unwrap_or(Error::NotFound { path, hint: "no directory holds a tier of a store" }));
         };
+        if is_unfinished {
+            notes.push("a restore, repair or checkpoint into it did not end: what had not been copied yet is missing".to_owned());
+        }
         for (place, found) in places.iter().zip(&known) {
             let Some(found) = found else { continue };
             if found.uuid != store.uuid || found.role != place.role {
@@ -113,6 +119,6 @@ impl<D: Dir> Remains<D> {
         };
         let fast = (0..store.fast_tiers).map(|number| take(TierRole::Fast, number)).collect();
         let flash = (0..store.flash_tiers).map(|number| take(TierRole::Flash, number)).collect();
-        Ok(Remains { uuid: store.uuid, shape: store.shape, fast, flash, notes, _locks: locks })
+        Ok(Remains { uuid: store.uuid, shape: store.shape, fast, flash, notes, is_unfinished, _locks: locks })
     }
 }
