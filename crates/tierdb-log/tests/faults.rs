@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{Known, TestDir, acknowledge, create, dir, open, publish, reopen, small, wide, work};
+use support::{Known, TestDir, acknowledge, create, dir, open, paged, publish, reopen, small, wide, work};
 use tierdb_base::{Error, ErrorKind, mutant};
 use tierdb_log::{LoggedOptions, LoggedPool};
 use tierdb_pmem::Pool;
@@ -66,7 +66,7 @@ fn work_until_it_fails(options: &LoggedOptions, plan: FaultPlan) -> (World, Orac
 
 #[test]
 fn a_failure_at_any_operation_of_work_loses_nothing() {
-    for options in [small(), wide()] {
+    for options in [small(), wide(), paged(small())] {
         for kind in KINDS {
             for persistent in [0, 1] {
                 let mut nth = 1;
@@ -88,18 +88,19 @@ fn a_failure_at_any_operation_of_work_loses_nothing() {
 
 #[test]
 fn a_failure_at_any_operation_of_an_open_loses_nothing() {
-    let options = wide();
-    let (world, pool, known) = support::world(&options);
-    work(&pool, &known, 30, 5).expect("no faults");
-    publish(&pool, &known);
-    drop(pool);
-    fail_opens(&world, &options, &known);
-    // The next one finds a spare in use.
-    let (pool, known) = reopen(&world, &options, &known.get()).expect("no faults");
-    publish(&pool, &known);
-    acknowledge(&pool, &known).expect("no faults");
-    drop(pool);
-    fail_opens(&world, &options, &known);
+    for options in [wide(), paged(wide())] {
+        let (world, pool, known) = support::world(&options);
+        work(&pool, &known, 30, 5).expect("no faults");
+        publish(&pool, &known);
+        drop(pool);
+        fail_opens(&world, &options, &known);
+        // The next one finds a spare in use.
+        let (pool, known) = reopen(&world, &options, &known.get()).expect("no faults");
+        publish(&pool, &known);
+        acknowledge(&pool, &known).expect("no faults");
+        drop(pool);
+        fail_opens(&world, &options, &known);
+    }
 }
 
 fn fail_opens(world: &World, options: &LoggedOptions, known: &Oracle<Known>) {

@@ -22,6 +22,17 @@ pub fn deep(flash: u64, first_pct: u16) -> Sizes {
     Sizes { name: "harmed, two levels", levels: (2, first_pct), ..sizes(flash) }
 }
 
+/// The same with tables of the first level on a fast device beside the pool, which has room for a few.
+pub fn beside(flash: u64) -> Sizes {
+    let Sizes { fast_dirs, levels, .. } = Sizes::beside();
+    Sizes { name: "harmed, tables beside the pool", fast_dirs, levels, ..sizes(flash) }
+}
+
+/// The same with records that are read from the device of the log.
+pub fn paged(flash: u64) -> Sizes {
+    Sizes { name: "harmed, paged", paged: Some(16 << 10), ..sizes(flash) }
+}
+
 impl Harmed for Sizes {
     fn parts(&self, _world: &World) -> PoolParts {
         let slabs = (HEADER_PAGE..self.pool).step_by(self.slab as usize);
@@ -40,6 +51,11 @@ impl Harmed for Sizes {
 /// A store to damage: on memory, or with a log on a fast tier, and two levels of tables.
 pub fn base(logged: bool) -> Base {
     let sizes = if logged { deep(1 << 20, 50) } else { sizes(1 << 20) };
+    base_of(sizes, logged)
+}
+
+/// The same of these sizes.
+pub fn base_of(sizes: Sizes, logged: bool) -> Base {
     let foreign = Sizes { seed: SEED + 1, ..sizes.clone() };
     Base::new(Rig::new(sizes, logged.then_some(LogPlace::FastTier)), foreign)
 }

@@ -17,6 +17,8 @@ const METADATA: u64 = 37_000;
 const DATA: u64 = 90_000;
 const LOGGED: u64 = 70_000;
 const STRANGE: u64 = 3_000;
+/// Of each kind of fast device.
+const DEVICE: u64 = 30_000;
 const _: () = assert!(METADATA + DATA + LOGGED + STRANGE >= 200_000);
 
 #[test]
@@ -50,6 +52,18 @@ fn damaged_data() {
 fn damaged_logged_pool() {
     let tally = surveys::logged(&base(true), 9, 14_000, 300);
     assert!(tally.stores >= LOGGED, "{tally}");
+}
+
+/// With tables of the first level on the fast device, and with records that are read from it.
+#[test]
+fn damaged_fast_devices() {
+    for sizes in [base::beside(1 << 20), base::paged(1 << 20)] {
+        let base = base::base_of(sizes, true);
+        surveys::whole(&base);
+        let tally = surveys::logged(&base, 54, 5000, 100);
+        assert!(tally.stores >= DEVICE, "{tally}");
+        surveys::older_fast_tier(&base, true);
+    }
 }
 
 #[test]

@@ -12,13 +12,15 @@ use tierdb_engine::conformance::harm::faults::{Script, do_what_they_are_for, ign
 /// Runs of scripts that meet a fault.
 const LEAST_RUNS: u64 = 6000;
 
-/// A quarter of flash is kept for migrations that free space. Where there is a log, tables have two levels.
+/// Those of stores of these sizes for so much flash, with a log or without. A quarter of flash is kept for migrations that free space.
+fn scripts_of(logged: bool, sizes: impl Fn(u64) -> Sizes) -> impl Iterator<Item = Script<Sizes>> {
+    let scripts = Script::all(|flash| sizes(2 * flash));
+    scripts.into_iter().filter(move |one| one.name().1.is_some() == logged)
+}
+
+/// Where there is a log, tables have two levels.
 fn scripts() -> Vec<Script<Sizes>> {
-    let of = |logged: bool| {
-        let sizes = |flash| if logged { base::deep(flash, 12) } else { base::sizes(flash) };
-        Script::all(|flash| sizes(2 * flash)).into_iter().filter(move |one| one.name().1.is_some() == logged)
-    };
-    of(false).chain(of(true)).collect()
+    scripts_of(false, base::sizes).chain(scripts_of(true, |flash| base::deep(flash, 12))).collect()
 }
 
 #[test]
@@ -28,6 +30,19 @@ fn a_failure_of_any_operation_loses_nothing() {
     do_what_they_are_for(&scripts[3..], &["tables_merged_down"]);
     let runs = sweep(&scripts, 1);
     assert!(runs >= LEAST_RUNS, "{runs} runs");
+}
+
+/// With tables on the fast device, or records that are read from it.
+#[test]
+fn a_failure_of_any_operation_on_a_fast_device_loses_nothing() {
+    let scripts: Vec<_> = scripts_of(true, base::beside).chain(scripts_of(true, base::paged)).collect();
+    do_what_they_are_for(&scripts, &["demoted_keys", "tables_replaced"]);
+    do_what_they_are_for(&scripts[..3], &["reads_fast_tables"]);
+    let counted = scripts[..3].iter().flat_map(Script::counters);
+    let merged: u64 = counted.filter(|(name, _)| *name == "tables_merged_down").map(|(_, count)| count).sum();
+    assert!(merged > 0, "what the device has no room for comes down");
+    let runs = sweep(&scripts, 4);
+    assert!(runs >= LEAST_RUNS / 2, "{runs} runs");
 }
 
 #[test]

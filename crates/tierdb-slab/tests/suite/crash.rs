@@ -35,6 +35,21 @@ fn scripts_move_tables_down() {
     assert!(moved[0] >= 20 && moved[1] >= 20, "{counters:?}: {moved:?}");
 }
 
+/// Where the first level is larger than what comes to it, and not on a fast device.
+#[test]
+fn scripts_leave_tables_apart() {
+    for sizes in [Sizes::tiny(), Sizes::cramped()] {
+        let mut waiting = 0;
+        for (script, seed) in Script::ALL.iter().flat_map(|script| [(script, 1), (script, 2)]) {
+            let rig = Rig::new(sizes.clone(), None);
+            let engine = rig.open_or_create(&rig.world()).expect("an empty store opens");
+            run_on(script, seed, &*engine, &Known::new(Oracle::new()));
+            waiting += engine.stats().figure("tables_not_merged_with_the_first_level").expect("a gauge");
+        }
+        assert!(waiting >= 5, "{}: {waiting}", sizes.name);
+    }
+}
+
 #[test]
 fn scripts_cut_off_the_log() {
     assert_eq!(cut_off_the_log(&Sizes::cramped()), Script::ALL.map(|script| script.name));

@@ -160,7 +160,7 @@ impl<S: Sizes> Script<S> {
         Script { rig: Rig::new(change(self.rig.sizes), self.rig.log), ..self }
     }
 
-    /// What the scripts named `name` make a store count, without a fault.
+    /// What it makes a store count, without a fault.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let world = self.world.copy();
         let mut runner = Runner::new(&world, &self.rig, self.known.clone());
