@@ -4,7 +4,7 @@ use crate::entries::{self, fill_and_watch, open_and_use};
 use tierdb_base::FailureLatch;
 use tierdb_engine::{Background, Durability, Engine, Media};
 use tierdb_sim::{SimDir, SimPool, World};
-use tierdb_slab::{Options, SlabStore};
+use tierdb_slab::{Options, SlabStore, salvage};
 
 const POOL: u64 = 132 << 10;
 const FLASH: u64 = 1 << 20;
@@ -46,5 +46,6 @@ pub fn stores() -> Vec<World> {
 /// Does to the store of a world all that reads what is stored, and writes to it.
 pub fn exercise(world: &World) {
     fastrand::seed(2);
+    let _ = salvage(media(world), &mut |_| Ok(()));
     open_and_use(|| SlabStore::open(media(world), options()));
 }
