@@ -257,6 +257,15 @@ impl Error {
         Error::Io { op, place: Location::new(file, offset), source: Arc::new(source) }
     }
 
+    /// Whether it says nothing of what is on media: this process may not read it, may not open so many files, or has no memory for it.
+    pub fn is_of_the_process(&self) -> bool {
+        // EMFILE and ENFILE of Linux, which the standard library has no kind for.
+        const TOO_MANY_FILES: [i32; 2] = [24, 23];
+        let Error::Io { source, .. } = self else { return false };
+        matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::OutOfMemory)
+            || source.raw_os_error().is_some_and(|errno| TOO_MANY_FILES.contains(&errno))
+    }
+
     /// The same error with the key it concerns, where the error can carry one.
     #[must_use]
     pub fn with_key(self, key: &[u8]) -> Self {

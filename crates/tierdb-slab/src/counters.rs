@@ -31,6 +31,9 @@ pub struct Counters {
     pub migrations: Counter,
     /// Times that a migration was not made because no more may be written to flash.
     pub held_back: Counter,
+    /// Migrations whose victims wait in the level above the first one, and above others that wait.
+    pub left_apart: Counter,
+    pub left_above: Counter,
     /// Nanoseconds that migrations waited so as not to exceed their rate.
     pub paced_ns: Counter,
     /// Nanoseconds of processor time that choosing what to migrate, and merging it, took.

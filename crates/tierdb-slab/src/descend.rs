@@ -64,10 +64,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             })
             .collect();
         levels.sort_by(|one, other| other.0.total_cmp(&one.0));
-        if which == Down::Unmerged {
-            // What is above comes down for nothing once there is nothing below.
-            levels.sort_by_key(|(_, level)| std::cmp::Reverse(*level));
-        }
+        // What waits comes first, and of that what is above last: it comes down for nothing once there is nothing below.
+        levels.sort_by_key(|(_, level)| if *level < FIRST { -*level } else { FIRST - TOP });
         if which == Down::Any && self.goes_up(FIRST + 1) {
             // What may gain nothing comes last.
             levels.sort_by_key(|(_, level)| *level == FIRST);

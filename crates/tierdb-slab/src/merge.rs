@@ -60,7 +60,8 @@ impl<D: Dir> Begun<'_, D> {
             && !(self.levels.may_hold_below(self.plan.into, key, Cause::Migration) && mutant::keep("level"))
     }
 
-    /// Whether a version that a table of the plan has may be replaced in a level above all of these.
+    /// Whether a version that a table of the plan has may be replaced in a level above all of these. Only of a key of the plan's range: outside
+    /// of that, tables of levels between may be missing.
     fn may_be_replaced_above(&self, key: &[u8]) -> bool {
         self.levels.may_hold_above(self.highest(), key, Cause::Migration) && mutant::keep("level")
     }
@@ -336,6 +337,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 && len <= promotion_room
                 && source != Some(0)
                 && threshold.pins(self.tracker.popularity(hash_of(entry.key)))
+                && plan.range.contains(entry.key)
                 && !begun.may_be_replaced_above(entry.key)
             {
                 promotion_room -= len;

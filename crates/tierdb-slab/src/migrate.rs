@@ -25,7 +25,7 @@ use crate::commit::Change;
 use crate::core::{Core, hash_of};
 use crate::heap::{FREE_BYTES, Slots};
 use crate::key::Key;
-use crate::levels::Levels;
+use crate::levels::{Levels, TOP};
 use crate::live::{LiveTable, Manifest};
 use crate::merge::{Begun, Merged, read_through};
 use crate::partition::{Partition, State};
@@ -110,6 +110,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
             let plan = match self.waits_in(wanted, &listed) {
                 Some(level) => {
+                    let counter =
+                        if level == TOP { &self.counters.left_above } else { &self.counters.left_apart };
+                    counter.add(1);
                     apart = wanted.apart(level);
                     &apart
                 }

@@ -73,8 +73,9 @@ fn core_of<P: Pool, D: Dir>(
     lost: Lost,
 ) -> Core<P, D> {
     let levels = levels_of(&options, &heap, &flash, &router);
+    let used = heap.slabs.used_bytes().saturating_sub(flash.parts_bytes());
     let fast_bytes = if levels > FIRST { flash.fast_bytes() } else { 0 };
-    let keys_of = |bytes: u64| bytes / entry_bytes(&heap, &router) * u64::from(options.tracked_pct) / 100;
+    let keys_of = |bytes: u64| bytes / entry_bytes(used, &router) * u64::from(options.tracked_pct) / 100;
     let tracked = keys_of(heap.pool.len() + fast_bytes).min(options.memory / 10 / 4).max(1 << 10);
     let of_records = keys_of(heap.pool.len());
     let record_share = if fast_bytes > 0 { (of_records as f64 / tracked as f64).min(1.0) } else { 1.0 };
@@ -110,10 +111,10 @@ fn core_of<P: Pool, D: Dir>(
     }
 }
 
-/// Bytes that a key takes on the fast tier with its value: what it does on average, where there are enough to tell.
-fn entry_bytes<P: Pool, D: Dir>(heap: &Heap<P>, router: &Router<D>) -> u64 {
+/// Bytes that a key takes on the fast tier with its value: what it does on average of `used` bytes, where there are enough to tell.
+fn entry_bytes<D: Dir>(used: u64, router: &Router<D>) -> u64 {
     let keys: u64 = router.parts.iter().map(|part| part.read().index.len() as u64).sum();
-    if keys < ENOUGH_KEYS { USUAL_ENTRY } else { (heap.slabs.used_bytes() / keys).max(LEAST_ENTRY) }
+    if keys < ENOUGH_KEYS { USUAL_ENTRY } else { (used / keys).max(LEAST_ENTRY) }
 }
 
 /// How many levels of tables there may be: as many as are asked for, or the capacities call for; and where tables are deeper

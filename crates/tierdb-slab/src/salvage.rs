@@ -69,7 +69,7 @@ impl Known {
 /// the fast tier, groups that were complete are installed, as an open does.
 ///
 /// # Errors
-/// Those of `found`, and `Io` if a directory cannot be listed; damage is counted.
+/// Those of `found`, and `Io` if a directory cannot be listed, or this process may not open a table; damage is counted.
 pub fn salvage<P: Pool, D: Dir>(
     media: Media<P, D>,
     found: &mut dyn FnMut(Salvaged) -> Result<()>,
@@ -90,9 +90,13 @@ pub fn salvage<P: Pool, D: Dir>(
     files.retain(|file| known.live.as_ref().is_none_or(|live| live.contains(file)));
     for file in files {
         let dir = flash.dir(file.dir);
-        let Some(Ok(mut entries)) = dir.map(|dir| dir.tables.salvage(file.number, Cause::Verify)) else {
-            report.unreadable += 1;
-            continue;
+        let mut entries = match dir.map(|dir| dir.tables.salvage(file.number, Cause::Verify)) {
+            Some(Ok(entries)) => entries,
+            Some(Err(error)) if error.is_of_the_process() => return Err(error),
+            Some(Err(_)) | None => {
+                report.unreadable += 1;
+                continue;
+            }
         };
         report.tables += 1;
         loop {

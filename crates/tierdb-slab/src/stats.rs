@@ -125,6 +125,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("stalls", c.stalls.get()),
                 ("migrations", c.migrations.get()),
                 ("migrations_held_back", c.held_back.get()),
+                ("migrations_left_apart", c.left_apart.get()),
+                ("migrations_left_above_another", c.left_above.get()),
                 ("migration_paced_ns", c.paced_ns.get()),
                 ("migration_cpu_ns", c.migration_cpu_ns.get()),
                 ("demoted_keys", c.demoted.get()),

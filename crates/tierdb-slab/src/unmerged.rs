@@ -40,22 +40,21 @@ impl<D: Dir> Plan<D> {
 }
 
 impl<P: Pool, D: Dir> Core<P, D> {
-    /// The level in which the `victims` of `plan` are to wait, above all that waits in its range, if there is one, if with that they are shorter
-    /// than the tables of the first level there and long enough for tables of their own, and flash has room. What is removed is merged at
-    /// once, since that gives room back; and on a fast device level 1 is what they would wait in.
+    /// The level in which the `victims` of `plan` are to wait, above all that waits in its range: if there is one, they are shorter than the tables
+    /// of the first level there and long enough for tables of their own, and flash has room. Above a damaged table they could never be
+    /// merged. What is removed is merged at once, since that gives room back; and on a fast device level 1 is what they would wait in.
     pub fn waits_in(&self, plan: &Plan<D>, victims: &[Victim]) -> Option<Level> {
         let highest = plan.tables.iter().map(|table| table.level()).min()?;
-        if !plan.may_wait || self.options.unmerged_pct == 0 || highest == TOP || self.goes_up(FIRST + 1) {
+        let may = plan.may_wait && self.options.unmerged_pct > 0 && !plan.is_damaged();
+        if !may || highest == TOP || self.goes_up(FIRST + 1) {
             return None;
         }
-        let len = |of: &dyn Fn(Level) -> bool| -> u64 {
-            plan.tables.iter().filter(|table| of(table.level())).map(|table| table.file_len()).sum()
-        };
-        let (waiting, there) = (len(&|level| level < FIRST), len(&|level| level == FIRST));
+        let first = plan.tables.iter().filter(|table| table.level() == FIRST);
+        let there: u64 = first.map(|table| table.file_len()).sum();
         let values = victims.iter().filter(|victim| !victim.entry.is_tombstone());
         let bytes: u64 = values.map(|victim| victim.bytes).sum();
         let least = u128::from(there) * u128::from(self.options.unmerged_pct);
-        let is_worth_it = waiting + bytes < there && u128::from(bytes) * 100 >= least;
+        let is_worth_it = bytes < there && u128::from(bytes) * 100 >= least;
         (is_worth_it && self.flash.has_room_apart(bytes)).then_some(highest - 1)
     }
 
@@ -224,6 +223,37 @@ mod tests {
         let snapshot = snapshot.expect("taken");
         let seen = edges.map(|key| store.engine.get_at(&[key], &snapshot).expect("whole").expect("there"));
         assert!(seen.iter().all(|value| value.as_ref()[0] == 2));
+    }
+
+    /// What a merge meets outside of its range may have been replaced in a level of which it meets nothing there.
+    #[test]
+    fn what_lies_across_the_end_of_a_range_is_not_promoted_from_there() {
+        let store = on_flash(Options { pinned_pct: Some(100), memory: 1 << 10, ..rig::options(POOL) });
+        let part = store.part();
+        let levels = || part.read().tables.clone();
+        let all = levels();
+        let below = |number: usize| Plan::of_tables(&all, FIRST, number..number + 1);
+        let [within, beyond] = [1, 2].map(|number| all.first().tables()[number].smallest()[0]);
+        let apart = |plan: &Plan<SimDir>, level, keys: &[u8], version| {
+            keys.iter().for_each(|key| put(&store, *key, version));
+            let _migration = part.migration.lock();
+            store.core().migrate(&part, &plan.apart(level), Victims::All, false).expect("room");
+        };
+        // Below, one table across the end of the range; above, one on each side.
+        apart(&Plan::of_tables(&all, FIRST, 1..3), FIRST - 1, &[within, beyond], 2);
+        apart(&below(1), TOP, &[within], 3);
+        apart(&below(2), TOP, &[beyond], 3);
+        assert_eq!([TOP, FIRST - 1].map(|level| self::tables(&store, level).len()), [2, 1]);
+        for _ in 0..4 {
+            store.engine.get(&[beyond]).expect("whole").expect("there");
+        }
+        put(&store, within + 1, 3);
+        let plan = below(1).with_unmerged(&levels());
+        let migration = part.migration.lock();
+        store.core().migrate(&part, &plan, Victims::All, true).expect("room");
+        drop(migration);
+        let versions = versions(&store);
+        assert_eq!([within, beyond].map(|key| versions[usize::from(key)]), [Some(3); 2]);
     }
 
     #[test]

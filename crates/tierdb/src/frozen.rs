@@ -9,7 +9,6 @@ use crate::overlay::Overlay;
 use crate::setup::{POOL_NAME, VALUES_NAME, all_there, seed_of};
 use crate::shape;
 use crate::tiers::{Remain, Remains};
-use rustix::io::Errno;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use tierdb_base::{ByteSize, Error, FailureLatch, Location, Result, TierRole};
@@ -64,7 +63,7 @@ pub(crate) fn with_media<D: Dir, W: Work>(remains: &Remains<D>, salvage: bool, w
                 Err(no_memory(remains.shape.pool_len))
             }
             // What another user, or with other limits, could read is not lost.
-            Err(error) if salvage && !is_of_the_process(&error) => {
+            Err(error) if salvage && !error.is_of_the_process() => {
                 damage.push(damaged(error.to_string(), None));
                 lost(remains, fast, flash, damage, work)
             }
@@ -79,13 +78,6 @@ pub(crate) fn with_media<D: Dir, W: Work>(remains: &Remains<D>, salvage: bool, w
             None => lost(remains, fast, flash, damage, work),
         }
     }
-}
-
-/// Whether `error` says nothing of what is on media: this process may not read it, or not open so many files.
-fn is_of_the_process(error: &Error) -> bool {
-    let Error::Io { source, .. } = error else { return false };
-    let of_limits = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
-    source.kind() == ErrorKind::PermissionDenied || of_limits.contains(&source.raw_os_error())
 }
 
 fn no_memory(len: u64) -> Error {
@@ -178,7 +170,7 @@ fn copy_pool<D: Dir>(
     for (dir, len) in dirs.iter().zip(lens) {
         match copy_part(dir, &pool, start, len, salvage, damage) {
             Ok(()) => found = true,
-            Err(error) if salvage && !is_of_the_process(&error) => {
+            Err(error) if salvage && !error.is_of_the_process() => {
                 damage.push(damaged(error.to_string(), None))
             }
             Err(error) => return Err(error),

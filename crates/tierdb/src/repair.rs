@@ -147,10 +147,14 @@ pub fn repair(source: &Config, target: &Config) -> Result<RepairReport> {
     let by_index = ByIndex { config: source, engine, to: &*to, report: &mut report };
     let done = if complete { frozen::with_media(&remains, false, by_index) } else { Ok(Ok(None)) };
     // Whatever goes wrong with the old store here, the records themselves may still be read.
-    let done = done.unwrap_or_else(|error| {
-        report.notes.push(format!("the store does not open, so records were looked for: {error}"));
-        Ok(None)
-    })?;
+    let done = match done {
+        Err(error) if error.is_of_the_process() => return Err(error),
+        Err(error) => {
+            report.notes.push(format!("the store does not open, so records were looked for: {error}"));
+            None
+        }
+        Ok(done) => done?,
+    };
     let uncertain = match done {
         Some(uncertain) => uncertain,
         None => frozen::with_media(&remains, true, ByRecord { engine, to: &*to, report: &mut report })?,

@@ -393,19 +393,24 @@ impl Dir for RealDir {
             }
             Err(errno) => Err(error(errno)),
         };
+        // Not all file systems have locks of directories.
+        let take_dir = |operation| match itself(dir).map_err(error).and_then(|dir| take(dir, operation)) {
+            Err(locked @ Error::Locked { .. }) => Err(locked),
+            of_dir => Ok(of_dir.ok()),
+        };
         if self.0.read_only {
-            let file = lock_to_read(dir).map_err(error)?;
-            return Ok(Box::new(Lock { _held: vec![take(file, FlockOperation::NonBlockingLockShared)?] }));
+            let held = match lock_to_read(dir).map_err(error)? {
+                Some(file) => Some(take(file, FlockOperation::NonBlockingLockShared)?),
+                None => take_dir(FlockOperation::NonBlockingLockShared)?,
+            };
+            return Ok(Box::new(Lock { _held: held.into_iter().collect() }));
         }
         // A store that came from elsewhere may have a link to anything in its place.
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = openat(dir, LOCK, flags, FILE_MODE).map_err(error)?;
         let of_file = take(file, FlockOperation::NonBlockingLockExclusive)?;
-        // Readers who found no file and could not make one have that of the directory. Not all file systems have locks of directories.
-        let of_dir = match take(itself(dir).map_err(error)?, FlockOperation::NonBlockingLockExclusive) {
-            Err(locked @ Error::Locked { .. }) => return Err(locked),
-            of_dir => of_dir.ok(),
-        };
+        // Readers who found no file and could not make one have that of the directory.
+        let of_dir = take_dir(FlockOperation::NonBlockingLockExclusive)?;
         // For people, and for the error of the next one. The lock itself is what counts, on a full file system too.
         let pid = std::process::id().to_string();
         let _ = ftruncate(&of_file.file, 0).and_then(|()| pwrite(&of_file.file, pid.as_bytes(), 0));
@@ -447,16 +452,17 @@ fn itself(dir: &OwnedFd) -> Result<OwnedFd, Errno> {
     openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The file of the lock of `dir`, opened for reading; made where it is missing. Where it cannot be made, the directory itself.
-fn lock_to_read(dir: &OwnedFd) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let find = || openat(dir, LOCK, flags, Mode::empty());
+/// The file of the lock of `dir`, opened for reading; made where it is missing. `None` where it cannot be made.
+fn lock_to_read(dir: &OwnedFd) -> Result<Option<OwnedFd>, Errno> {
+    // What has that name in a store from elsewhere may be a link, or a pipe that nobody writes to.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let find = || openat(dir, LOCK, flags, Mode::empty()).map(Some);
     match find() {
         // Nothing but a new file is ever handed over: what has got that name meanwhile may be a link to anything.
         Err(Errno::NOENT) => match openat(dir, LOCK, flags | OFlags::CREATE | OFlags::EXCL, FILE_MODE) {
             Err(Errno::EXIST) => find(),
-            Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) => itself(dir),
-            made => made.inspect(|file| hand_over(file, dir)),
+            Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) => Ok(None),
+            made => made.inspect(|file| hand_over(file, dir)).map(Some),
         },
         found => found,
     }
@@ -544,8 +550,10 @@ mod tests {
         let probe = present().expect("the file that is there");
         let dir = RealDir::open(temp.path()).expect("directory");
         assert_eq!(probe.direct_io, dir.direct_io());
-        let _lock = dir.lock().expect("nothing can be written into it");
+        let lock = dir.lock().expect("nothing can be written into it");
         assert!(matches!(dir.lock(), Err(Error::Locked { .. })), "it is a lock all the same");
+        drop(lock);
+        RealDir::open_to_read(temp.path()).and_then(|dir| dir.lock()).expect("nor is it waited for");
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub struct Slab {
     /// How long what a migration brings to flash has to be for the tables of its range to stay as they are, in percent of these. Default 5, 0..=99.
     ///
     /// What is as long waits beside them, twice, and is merged with them together with what comes third: about half as many bytes are
-    /// written, up to a seventh more of flash is in use, and a read or scan looks into one or two tables more. Where flash has less than a quarter of its room left,
+    /// written, a sixth more space was in use in all (at the most flash has nearly three times what it holds), and a read or scan looks into one or two tables more. Where flash has less than a quarter of its room left,
     /// and with `0`, all is merged as it comes, as in the paper. *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmerged_pct: Option<u8>,
