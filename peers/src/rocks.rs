@@ -3,8 +3,8 @@
 use crate::paced;
 use rocksdb::statistics::{StatsLevel, Ticker};
 use rocksdb::{
-    BlockBasedOptions, Cache, DB, DBCompressionType, DBPath, Direction, IteratorMode, Options,
-    WriteBufferManager, WriteOptions,
+    BlockBasedOptions, Cache, DB, DBCompressionType, DBPath, DEFAULT_COLUMN_FAMILY_NAME, Direction,
+    IteratorMode, Options, WriteBufferManager, WriteOptions,
 };
 use std::path::Path;
 use tierdb_bench::store::{Counts, Durability, FLASH, Fast, Found, Setup, Store, StoreError, System, TierIo};
@@ -144,6 +144,8 @@ impl System for Rocks {
                 options.set_blob_file_size(64 << 20);
                 options.set_enable_blob_gc(true);
                 options.set_blob_cache(&cache);
+                // Direct reads have nothing ahead of them but this.
+                options.set_blob_compaction_readahead_size(2 << 20);
             }
         }
         let emulated = [(FAST, fast_device), (FLASH, setup.emulate_flash.as_ref())];
@@ -157,7 +159,8 @@ impl System for Rocks {
 fn open(options: Options, path: &Path, emulated: String) -> Result<Box<dyn Store>, StoreError> {
     let mut synced = WriteOptions::default();
     synced.set_sync(true);
-    let db = DB::open(&options, path)?;
+    // Reads of several keys at once need the family by name.
+    let db = DB::open_cf_with_opts(&options, path, [(DEFAULT_COLUMN_FAMILY_NAME, options.clone())])?;
     let (version, unsynced) = (version(path), WriteOptions::default());
     Ok(Box::new(Open { db, options, version, emulated, synced, unsynced }))
 }
@@ -216,7 +219,10 @@ impl Store for Open {
     }
 
     fn multi_get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Found<'_>>>, StoreError> {
-        self.db.multi_get(keys).into_iter().map(|value| Ok(value?.map(Found::Owned))).collect()
+        let all =
+            self.db.cf_handle(DEFAULT_COLUMN_FAMILY_NAME).ok_or("the store has no default column family")?;
+        let values = self.db.batched_multi_get_cf(all, keys, false).into_iter();
+        values.map(|value| Ok(value?.map(|value| Found::Lent(Box::new(value))))).collect()
     }
 
     fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<(), StoreError> {

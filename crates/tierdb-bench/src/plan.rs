@@ -39,10 +39,10 @@ pub struct Plan {
 /// What `run` asks for.
 ///
 /// # Errors
-/// `Invalid` for a system that is not there.
+/// `Invalid` for a system that is not there, and for `mixgraph` beside others whose sizes are not its own, if none are given.
 pub fn of_run(systems: &Systems, run: &Run) -> Result<Plan, Failure> {
     let mut cases = Vec::new();
-    let mut run = with_sizes(run.clone());
+    let mut run = with_sizes(run.clone())?;
     let sizes = run.value_size.unwrap_or(Sizes::Fixed(1024));
     size_tiers(systems, &run.system, &mut run.place, run.keys, sizes)?;
     let run = &run;
@@ -84,12 +84,16 @@ pub fn reference(place: &Place) -> Option<(PathBuf, Duration, Option<String>)> {
 }
 
 /// The sizes that `mixgraph` is defined with, where it is all that runs and none were asked for.
-fn with_sizes(mut run: Run) -> Run {
+fn with_sizes(mut run: Run) -> Result<Run, Failure> {
     if run.workload.iter().all(|name| name == "load" || name == "mixgraph") {
         run.value_size.get_or_insert(Sizes::MIXGRAPH);
         run.place.key_size.get_or_insert(48);
+    } else if run.workload.iter().any(|name| name == "mixgraph") && run.value_size.is_none() {
+        let what = "mixgraph has sizes of its own, and other workloads run on the same store: run it alone, or say which with \
+                    --value-size ('pareto' for its own) and --key-size (48)";
+        return Err(Failure::Invalid(what.to_owned()));
     }
-    run
+    Ok(run)
 }
 
 fn phase(run: &Run, workload: &Workload, threads: usize, durability: Durability) -> Phase {

@@ -136,7 +136,7 @@ impl Tally {
         for op in Op::ALL {
             let Some(histogram) = &self.histograms[op as usize] else { continue };
             let cdf = histogram
-                .iter_quantiles(5)
+                .iter_quantiles(20)
                 .map(|step| (us(step.value_iterated_to()), step.quantile()))
                 .collect();
             latencies.push(Latency {
@@ -198,7 +198,8 @@ mod tests {
             assert!((share * 100.0 - 1.0..share * 100.0 + 6.0).contains(&us), "{share}: {us}");
         }
         let reads = &latencies[..1];
-        assert_eq!(within(reads, 0.5), Some(reads[0].p50_us));
+        let median = within(reads, 0.5).expect("there are reads");
+        assert!((reads[0].p50_us..reads[0].p50_us + 2.0).contains(&median), "{median}");
         assert_eq!(within(&[], 0.5), None);
     }
 }

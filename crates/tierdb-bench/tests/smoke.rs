@@ -228,6 +228,10 @@ fn mixgraph_is_measured_and_drawn() {
         let png = std::fs::read(plots.join(format!("{name}.png"))).expect("PNG");
         assert!(png.starts_with(b"\x89PNG") && png.len() > 5_000, "{name}");
     }
+    let refused =
+        run(dir.path(), &["run", "--system", "tierdb-byte", "--keys", "5000", "--workload", "mixgraph,c"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("sizes of its own"), "{said}");
 }
 
 #[test]

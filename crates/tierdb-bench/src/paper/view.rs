@@ -138,8 +138,11 @@ impl Column {
         let counter = |name: &str| {
             phase.counters.iter().find(|(own, _)| own == name).map_or(0.0, |(_, count)| *count as f64)
         };
-        let reads = counter("reads_fast") + counter("reads_cached") + counter("reads_flash");
-        let read = |name: &str| (reads > 0.0).then(|| counter(name) / reads);
+        // Of what the fast tier's records answered, DRAM had some, too; and the fast tier has tables beside them.
+        let from_memory = counter("reads_cached") + counter("reads_fast_cached");
+        let from_fast = counter("reads_fast") - counter("reads_fast_cached") + counter("reads_fast_tables");
+        let reads = from_memory + from_fast + counter("reads_flash");
+        let share = |served: f64| (reads > 0.0).then(|| served / reads);
         let flash = || phase.flash_written_bytes() as f64;
         let grown = |name: &str| Some(counter(name)).filter(|count| *count > 0.0);
         match self {
@@ -156,9 +159,9 @@ impl Column {
             Column::FlashWritten => Some(flash() / f64::from(1 << 20)),
             Column::FlashPerOp => Some(flash() / phase.ops.max(1) as f64),
             Column::MigrationCpu => Some(grown("migration_cpu_ns")? / 1e9 / phase.seconds.max(1e-9)),
-            Column::FromMemory => read("reads_cached"),
-            Column::FromFast => read("reads_fast"),
-            Column::FromFlash => read("reads_flash"),
+            Column::FromMemory => share(from_memory),
+            Column::FromFast => share(from_fast),
+            Column::FromFlash => share(counter("reads_flash")),
             Column::Hits => phase.hit_ratio,
             Column::Promoted => grown("promoted_keys"),
             Column::Demoted => grown("demoted_keys"),

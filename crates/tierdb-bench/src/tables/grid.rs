@@ -1,5 +1,6 @@
 //! A table with a column for each workload and rows for what was measured, ratios and targets among them.
 
+use crate::case::Outcome;
 use crate::phase::Measured;
 use crate::report::{Repeated, Report, Spread};
 use crate::table::micros;
@@ -36,6 +37,10 @@ pub enum Row {
     ScanTail(&'static str),
     /// Ours for each of the peer's.
     ScanTailShare(&'static str),
+    /// 99th percentile of the latency of writes, and of reads with a write behind them, in microseconds.
+    WriteTail(&'static str),
+    /// Ours for each of the peer's.
+    WriteTailShare(&'static str),
     /// Bytes written to flash for each byte of keys and values.
     Written(&'static str),
     /// Ours for each of the peer's.
@@ -44,6 +49,10 @@ pub enum Row {
     Hits(&'static str),
     /// Percent of what that and the device allow.
     Ceiling(&'static str),
+    /// MiB of memory that its process has of its own at the end of the phase, without the benchmark's.
+    Resident(&'static str),
+    /// Bytes that the file systems have allocated for each byte of keys and values, at the end of the case.
+    Space(&'static str),
 }
 
 /// What a row is meant to reach in some columns.
@@ -130,10 +139,14 @@ impl Row {
             Row::TailShare(peer) => format!("**p99 of reads, ours / {peer}**"),
             Row::ScanTail(system) => format!("{system}, p99 of scans, us"),
             Row::ScanTailShare(peer) => format!("**p99 of scans, ours / {peer}**"),
+            Row::WriteTail(system) => format!("{system}, p99 of writes, us"),
+            Row::WriteTailShare(peer) => format!("**p99 of writes, ours / {peer}**"),
             Row::Written(system) => format!("{system}, bytes to flash for each byte"),
             Row::WrittenShare(peer) => format!("**bytes to flash, ours / {peer}**"),
             Row::Hits(system) => format!("{system}, reads without flash"),
             Row::Ceiling(system) => format!("**{system}, share of the ceiling**"),
+            Row::Resident(system) => format!("{system}, MiB of memory of its own"),
+            Row::Space(system) => format!("{system}, bytes allocated for each stored"),
         }
     }
 
@@ -145,8 +158,12 @@ impl Row {
             | Row::TailShare(_)
             | Row::ScanTail(_)
             | Row::ScanTailShare(_)
+            | Row::WriteTail(_)
+            | Row::WriteTailShare(_)
             | Row::Written(_)
-            | Row::WrittenShare(_) => Better::Less,
+            | Row::WrittenShare(_)
+            | Row::Resident(_)
+            | Row::Space(_) => Better::Less,
         }
     }
 }
@@ -163,9 +180,13 @@ impl Grid {
         rows.extend(first().map(Row::TailShare));
         rows.extend(systems().map(Row::ScanTail));
         rows.extend(first().map(Row::ScanTailShare));
+        rows.extend(systems().map(Row::WriteTail));
+        rows.extend(first().map(Row::WriteTailShare));
         rows.extend(systems().map(Row::Written));
         rows.extend(first().map(Row::WrittenShare));
         rows.extend([Row::Hits(self.ours), Row::Ceiling(self.ours)]);
+        rows.extend(systems().map(Row::Resident));
+        rows.extend(systems().map(Row::Space));
         rows
     }
 
@@ -198,6 +219,7 @@ impl Grid {
             Row::CpuTimes(peer) => return ratio(Row::Cpu(peer), Row::Cpu(self.ours)),
             Row::TailShare(peer) => return ratio(Row::Tail(self.ours), Row::Tail(peer)),
             Row::ScanTailShare(peer) => return ratio(Row::ScanTail(self.ours), Row::ScanTail(peer)),
+            Row::WriteTailShare(peer) => return ratio(Row::WriteTail(self.ours), Row::WriteTail(peer)),
             Row::WrittenShare(peer) => return ratio(Row::Written(self.ours), Row::Written(peer)),
             _ => {}
         }
@@ -205,6 +227,9 @@ impl Grid {
         | Row::Cpu(system)
         | Row::Tail(system)
         | Row::ScanTail(system)
+        | Row::WriteTail(system)
+        | Row::Resident(system)
+        | Row::Space(system)
         | Row::Written(system)
         | Row::Hits(system)
         | Row::Ceiling(system)
@@ -212,15 +237,29 @@ impl Grid {
         | Row::CpuTimes(system)
         | Row::TailShare(system)
         | Row::ScanTailShare(system)
+        | Row::WriteTailShare(system)
         | Row::WrittenShare(system)) = row;
         let (case, index) = self.case(report, system, column)?;
         let tail = |phase: &Measured, op: Op| {
             phase.latencies.iter().find(|latency| latency.op == op).map(|latency| latency.p99_us)
         };
+        if let Row::Space(_) = row {
+            let is_last = |run: &Outcome| index + 1 == run.phases.len();
+            let space = |run: &Outcome| Some(run.space.amplification).filter(|space| *space > 0.0);
+            return case.figure(|run| space(run).filter(|_| is_last(run)));
+        }
         case.phase(index, |phase| match row {
             Row::Cpu(_) => Some(phase.cpu_us_per_op),
             Row::Tail(_) => tail(phase, Op::Read),
             Row::ScanTail(_) => tail(phase, Op::Scan),
+            Row::WriteTail(_) => {
+                let ops = [Op::Update, Op::Insert, Op::ReadModifyWrite];
+                ops.into_iter().find_map(|op| tail(phase, op))
+            }
+            Row::Resident(_) => {
+                let own = phase.resident.anonymous.saturating_sub(phase.harness_bytes);
+                Some(own as f64 / f64::from(1 << 20)).filter(|own| *own > 0.0)
+            }
             Row::Written(_) => phase.write_amplification,
             Row::Hits(_) => phase.hit_ratio,
             Row::Ceiling(_) => {
@@ -287,7 +326,6 @@ impl Grid {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::Outcome;
     use crate::tally::Latency;
 
     fn case(system: &str, threads: usize, rates: &[f64], cpu: f64) -> Repeated {
@@ -356,29 +394,38 @@ mod tests {
     }
 
     #[test]
-    fn scans_have_a_tail_of_their_own() {
-        let scans = |system: &str, p99_us: f64| {
+    fn scans_and_writes_have_tails_of_their_own_and_what_is_held_is_told() {
+        let with = |system: &str, p99_us: f64| {
             let mut case = case(system, 2, &[1e3], 4.0);
-            let latency = Latency {
-                op: Op::Scan,
-                count: 9,
-                never_begun: 0,
-                average_us: 1.0,
-                p50_us: 1.0,
-                p99_us,
-                p999_us: 1.0,
-                max_us: 1.0,
-                cdf: Vec::new(),
-            };
-            case.runs[0].phases[0].latencies.push(latency);
+            let run = &mut case.runs[0];
+            for (op, p99_us) in [(Op::Scan, p99_us), (Op::ReadModifyWrite, 2.0 * p99_us)] {
+                run.phases[0].latencies.push(Latency {
+                    op,
+                    count: 9,
+                    never_begun: 0,
+                    average_us: 1.0,
+                    p50_us: 1.0,
+                    p99_us,
+                    p999_us: 1.0,
+                    max_us: 1.0,
+                    cdf: Vec::new(),
+                });
+            }
+            run.phases[0].resident.anonymous = 5 << 20;
+            run.phases[0].harness_bytes = 1 << 20;
+            run.space.amplification = 1.25;
             case
         };
-        let report = Report { cases: vec![scans("ours", 50.0), scans("peer", 200.0)], ..Report::default() };
+        let report = Report { cases: vec![with("ours", 50.0), with("peer", 200.0)], ..Report::default() };
         let text = grid(&[("A", Some(2))]).markdown(&report);
         for line in [
             "| ours, p99 of scans, us | 50.0 |",
             "| peer, p99 of scans, us | 200 |",
             "| **p99 of scans, ours / peer** | 0.25 |",
+            "| peer, p99 of writes, us | 400 |",
+            "| **p99 of writes, ours / peer** | 0.25 |",
+            "| ours, MiB of memory of its own | 4.00 |",
+            "| peer, bytes allocated for each stored | 1.25 |",
         ] {
             assert!(text.lines().any(|own| own == line), "{line}\n{text}");
         }
