@@ -85,10 +85,11 @@ pub fn reference(place: &Place) -> Option<(PathBuf, Duration, Option<String>)> {
 
 /// The sizes that `mixgraph` is defined with, where it is all that runs and none were asked for.
 fn with_sizes(mut run: Run) -> Result<Run, Failure> {
-    if run.workload.iter().all(|name| name == "load" || name == "mixgraph") {
+    let is_asked_for = run.workload.iter().any(|name| name == "mixgraph");
+    if is_asked_for && run.workload.iter().all(|name| name == "load" || name == "mixgraph") {
         run.value_size.get_or_insert(Sizes::MIXGRAPH);
         run.place.key_size.get_or_insert(48);
-    } else if run.workload.iter().any(|name| name == "mixgraph") && run.value_size.is_none() {
+    } else if is_asked_for && run.value_size.is_none() {
         let what = "mixgraph has sizes of its own, and other workloads run on the same store: run it alone, or say which with \
                     --value-size ('pareto' for its own) and --key-size (48)";
         return Err(Failure::Invalid(what.to_owned()));

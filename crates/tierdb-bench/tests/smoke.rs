@@ -228,6 +228,9 @@ fn mixgraph_is_measured_and_drawn() {
         let png = std::fs::read(plots.join(format!("{name}.png"))).expect("PNG");
         assert!(png.starts_with(b"\x89PNG") && png.len() > 5_000, "{name}");
     }
+    let alone =
+        bench(dir.path(), &["run", "--system", "tierdb-byte", "--keys", "2000", "--workload", "load"]);
+    assert_eq!(alone["settings"]["key_bytes"], 16, "sizes of its own are mixgraph's alone");
     let refused =
         run(dir.path(), &["run", "--system", "tierdb-byte", "--keys", "5000", "--workload", "mixgraph,c"]);
     let said = String::from_utf8_lossy(&refused.stderr);

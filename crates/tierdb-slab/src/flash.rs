@@ -150,8 +150,9 @@ impl<D: Dir> FlashDir<D> {
         self.used.fetch_sub(bytes, Ordering::AcqRel);
     }
 
-    /// Its file system has no room for what was just tried: a fast device is filled no further from now on.
-    fn note_full(&self) {
+    /// Its file system has no room for what was just tried: a fast device is filled no further from now on, and on flash nothing waits to be
+    /// merged.
+    pub fn note_full(&self) {
         self.full_at.fetch_min(self.used(), Ordering::Relaxed);
         self.note_short();
     }
@@ -468,7 +469,11 @@ impl<D: Dir> Flash<D> {
     /// Whether a directory has so much room for `bytes` more that what they replace may stay for a while: a quarter of what it holds without
     /// its reserve is left then.
     pub fn has_room_apart(&self, bytes: u64) -> bool {
-        self.dirs().iter().any(|dir| dir.used() + bytes <= dir.limit(Limit::Growth, self.table_bytes) / 4 * 3)
+        // Of a file system that others fill, too, that is what it could hold when it was full.
+        let most = |dir: &FlashDir<D>| {
+            dir.limit(Limit::Growth, self.table_bytes).min(dir.full_at.load(Ordering::Relaxed))
+        };
+        self.dirs().iter().any(|dir| dir.used() + bytes <= most(dir) / 4 * 3)
     }
 }
 

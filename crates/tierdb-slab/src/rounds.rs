@@ -284,13 +284,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     let table = state.tables.first().number_of(first);
                     (first.to_vec(), Plan::of_table(&state.tables, FIRST, table).for_room(&state.tables))
                 };
-                let done = self.migrate_or_mark(part, &plan, Victims::All, false)?;
+                let is_damaged = plan.tables.iter().any(|table| table.damaged.load(Ordering::Acquire));
+                let done = match is_damaged {
+                    true => Migrated::default(),
+                    false => self.migrate_or_mark(part, &plan, Victims::All, false)?,
+                };
                 if done.keys > 0 {
                     continue;
                 }
                 // If all that was moved had been written again by then, it is not due any more: the next key is. Otherwise the table is
                 // damaged, or cannot be read.
-                let is_stuck = tried == first;
+                let is_stuck = is_damaged || tried == first;
                 tried = first;
                 if is_stuck {
                     from = match plan.range.end {

@@ -81,6 +81,7 @@ mod tests {
     use super::*;
     use crate::config::Options;
     use crate::engine::SlabStore;
+    use crate::flash::FlashDir;
     use crate::live::LiveTable;
     use crate::plan::Victims;
     use crate::rig::{self, Store};
@@ -272,19 +273,21 @@ mod tests {
     #[test]
     fn what_is_short_or_removes_or_has_no_room_is_merged_at_once() {
         let stays = |store: &Store| !waiting(store).is_empty();
-        let overwritten = |options: Options, full: bool| {
+        let overwritten = |options: Options, before: &dyn Fn(&FlashDir<SimDir>)| {
             let store = on_flash(options);
-            if full {
-                store.core().flash.dirs()[0].add(500 << 10);
-            }
+            before(&store.core().flash.dirs()[0]);
             (0..100).step_by(4).for_each(|key| put(&store, key, 2));
             store.engine.flush().expect("room");
             stays(&store)
         };
-        assert!(overwritten(rig::options(POOL), false));
-        assert!(!overwritten(rig::options(POOL), true), "less than a quarter is left");
-        assert!(!overwritten(Options { unmerged_pct: 0, ..rig::options(POOL) }, false));
-        assert!(!overwritten(Options { unmerged_pct: 40, ..rig::options(POOL) }, false), "too short");
+        assert!(overwritten(rig::options(POOL), &|_| ()));
+        assert!(!overwritten(rig::options(POOL), &|dir| dir.add(500 << 10)), "less than a quarter is left");
+        assert!(
+            !overwritten(rig::options(POOL), &|dir| dir.note_full()),
+            "or others have filled the file system"
+        );
+        assert!(!overwritten(Options { unmerged_pct: 0, ..rig::options(POOL) }, &|_| ()));
+        assert!(!overwritten(Options { unmerged_pct: 40, ..rig::options(POOL) }, &|_| ()), "too short");
         let store = on_flash(rig::options(POOL));
         (0..100).for_each(|key| store.put(&[key], 1400));
         store.engine.flush().expect("room");
@@ -336,6 +339,13 @@ mod tests {
         assert!(left.len() == 1 && Arc::ptr_eq(&left[0], &apart));
         let dirty = store.part().read().dirty();
         assert!((1..25).contains(&dirty), "{dirty} stay where they are");
+        let written = store.core().counters.tables_written.get();
+        store.engine.flush().expect("what can be moved is");
+        assert_eq!(
+            store.core().counters.tables_written.get(),
+            written,
+            "a flush does not try what is known to fail"
+        );
         // Tables of the first level are rewritten beside it: all comes to an end.
         let range = KeyRange::half_open([0], [3]);
         store.engine.delete_range(&range, Durability::Durable).expect("room");

@@ -129,7 +129,8 @@ pub struct RepairReport {
 ///
 /// # Errors
 /// `NotFound` or `Corrupt` if nothing says which store the source is; `ForeignTier`; `Locked`; `Invalid` or
-/// `NotAStore` if the target is not empty; `NoSpace` of the target.
+/// `NotAStore` if the target is not empty; `NoSpace` of the target; `Io` for a file of the source that is there and may not be read, or cannot
+/// be opened because too many are: what others could read is not lost.
 pub fn repair(source: &Config, target: &Config) -> Result<RepairReport> {
     source.validate()?;
     let remains = Remains::find(setup::places_left(source)?)?;

@@ -386,17 +386,24 @@ impl Dir for RealDir {
     fn lock(&self) -> Result<Box<dyn DirLock>> {
         let dir = &self.0.fd;
         let error = |errno| self.error("lock", LOCK, errno);
-        let take = |file: OwnedFd, operation| match flock(&file, operation) {
+        let held = |file: OwnedFd, taken| match taken {
             Ok(()) => Ok(Held::new(file)),
             Err(Errno::WOULDBLOCK) => {
                 Err(Error::Locked { path: self.0.path.join(LOCK), holder: holder(&file) })
             }
             Err(errno) => Err(error(errno)),
         };
-        // Not all file systems have locks of directories.
-        let take_dir = |operation| match itself(dir).map_err(error).and_then(|dir| take(dir, operation)) {
-            Err(locked @ Error::Locked { .. }) => Err(locked),
-            of_dir => Ok(of_dir.ok()),
+        let take = |file: OwnedFd, operation| {
+            let taken = flock(&file, operation);
+            held(file, taken)
+        };
+        let take_dir = |operation| {
+            let dir = itself(dir).map_err(error)?;
+            match flock(&dir, operation) {
+                // Not all file systems have locks of directories.
+                Err(Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => Ok(None),
+                taken => held(dir, taken).map(Some),
+            }
         };
         if self.0.read_only {
             let held = match lock_to_read(dir).map_err(error)? {
@@ -461,7 +468,7 @@ fn lock_to_read(dir: &OwnedFd) -> Result<Option<OwnedFd>, Errno> {
         // Nothing but a new file is ever handed over: what has got that name meanwhile may be a link to anything.
         Err(Errno::NOENT) => match openat(dir, LOCK, flags | OFlags::CREATE | OFlags::EXCL, FILE_MODE) {
             Err(Errno::EXIST) => find(),
-            Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) => Ok(None),
+            Err(Errno::ROFS | Errno::ACCESS | Errno::PERM | Errno::NOSPC | Errno::DQUOT) => Ok(None),
             made => made.inspect(|file| hand_over(file, dir)).map(Some),
         },
         found => found,

@@ -63,7 +63,9 @@ impl<D: Dir> Remains<D> {
                     }
                     Some(identity)
                 }
-                Err(error) if error.kind() == ErrorKind::Refused => return Err(error),
+                Err(error) if error.kind() == ErrorKind::Refused || error.is_of_the_process() => {
+                    return Err(error);
+                }
                 Err(error) => {
                     notes.push(format!("{}: {error}", place.path.display()));
                     why = why.or(Some(error));
