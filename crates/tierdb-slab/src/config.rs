@@ -59,7 +59,8 @@ pub struct Options {
     /// fills up, from `high_pct` on writers are slowed down, and only writers that find no room at all make it be exceeded.
     pub flash_bytes_per_day: Vec<Option<u64>>,
     /// Keys that are tracked, in percent of those that the fast tier holds, each as long as they are on average when the store is opened (1
-    /// KiB where there are fewer than 1,024): 1 to 4,000. Default 300. A tracked key takes 4.1 bytes of DRAM; all of them a tenth of `memory` at the most.
+    /// KiB where there are fewer than 1,024): 1 to 4,000. Default 300. A tracked key takes 4.1 bytes of DRAM; all of them a tenth of `memory` at
+    /// the most.
     pub tracked_pct: u16,
     /// Most of the fast tier, in percent, that copies of tables' indexes and filters take: 0 to 50. Default 12; none are made where
     /// the pool is DRAM itself.

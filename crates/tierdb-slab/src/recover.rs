@@ -75,7 +75,8 @@ fn core_of<P: Pool, D: Dir>(
     let levels = levels_of(&options, &heap, &flash, &router);
     let used = heap.slabs.used_bytes().saturating_sub(flash.parts_bytes());
     let fast_bytes = if levels > FIRST { flash.fast_bytes() } else { 0 };
-    let keys_of = |bytes: u64| bytes / entry_bytes(used, &router) * u64::from(options.tracked_pct) / 100;
+    let entry = entry_bytes(used, &router);
+    let keys_of = |bytes: u64| bytes / entry * u64::from(options.tracked_pct) / 100;
     let tracked = keys_of(heap.pool.len() + fast_bytes).min(options.memory / 10 / 4).max(1 << 10);
     let of_records = keys_of(heap.pool.len());
     let record_share = if fast_bytes > 0 { (of_records as f64 / tracked as f64).min(1.0) } else { 1.0 };

@@ -284,6 +284,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     let table = state.tables.first().number_of(first);
                     (first.to_vec(), Plan::of_table(&state.tables, FIRST, table).for_room(&state.tables))
                 };
+                // What the device did not read before may be read now; what was damaged is.
                 let is_damaged = plan.tables.iter().any(|table| table.damaged.load(Ordering::Acquire));
                 let done = match is_damaged {
                     true => Migrated::default(),

@@ -14,6 +14,7 @@
 
 use crate::config::{Config, EngineKind};
 use crate::frozen::{self, Work};
+use crate::history::Head;
 use crate::repair;
 use crate::setup::{self, Prepared};
 use crate::tiers::Intent;
@@ -87,12 +88,6 @@ struct Record {
     hash: String,
 }
 
-/// What is known of a record of any format.
-#[derive(Deserialize)]
-struct Head {
-    format: u32,
-}
-
 /// What stands before the checksum, in hexadecimal digits, of all that stands before it. Nothing but a quotation mark follows.
 const SUM: &str = "checksum = \"";
 
@@ -113,8 +108,8 @@ impl Record {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(Error::io("read", shown, 0, e)),
         };
-        let (body, sum) = text.rsplit_once(SUM).ok_or_else(|| corrupt("it has no checksum"))?;
-        let sum = sum.strip_suffix("\"\n").unwrap_or(sum);
+        let parts = text.strip_suffix("\"\n").and_then(|text| text.rsplit_once(SUM));
+        let (body, sum) = parts.ok_or_else(|| corrupt("it has no checksum"))?;
         let stored = u64::from_str_radix(sum, 16).map_err(|_| corrupt("its checksum is no number"))?;
         if !matches(stored, checksum(0, body.as_bytes())) {
             return Err(corrupt("its checksum does not fit its contents"));

@@ -89,8 +89,8 @@ impl From<IoSum> for IoStats {
 
 /// What a file of any format has.
 #[derive(Deserialize)]
-struct Head {
-    format: u32,
+pub(crate) struct Head {
+    pub format: u32,
 }
 
 /// The file.

@@ -124,8 +124,9 @@ pub struct RepairReport {
 ///
 /// The old store stays as it is, and some of its tiers may be missing. The new one gets a file
 /// [`REPORT_NAME`] that says what was saved, what is damaged, and which keys are uncertain (see
-/// [`RepairReport::uncertain`]). Needs DRAM for the whole pool where that is byte-addressable, or where records of the slab engine are read from a block device and the store does not open; where damage concerns ranges of
-/// keys, for these keys, and for all pointers or the values on the fast tier; where the index is lost, for all keys. Returns when the new store survives power loss.
+/// [`RepairReport::uncertain`]). Needs DRAM for the whole pool where that is byte-addressable, or where records of the slab engine are read
+/// from a block device and the store does not open; where damage concerns ranges of keys, for these keys, and for all pointers or the values
+/// on the fast tier; where the index is lost, for all keys. Returns when the new store survives power loss.
 ///
 /// # Errors
 /// `NotFound` or `Corrupt` if nothing says which store the source is; `ForeignTier`; `Locked`; `Invalid` or

@@ -57,14 +57,13 @@ impl Prepared {
     }
 
     fn at(
-        places: Vec<Place<RealDir>>,
+        (places, mut directories): (Vec<Place<RealDir>>, Directories),
         config: &Config,
         intent: Intent,
         least_pool: Option<u64>,
     ) -> Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let budget = config.memory_budget().bytes();
-        let mut directories = Directories::of(&places)?;
         let tiers = Tiers::open(
             places,
             intent,
@@ -427,25 +426,20 @@ enum Access {
 /// # Errors
 /// `NotAStore`; `Invalid` if two of them are one directory; `Unsupported` if one cannot be written and is to be; the
 /// failures of the directories.
-fn places(config: &Config, access: Access) -> Result<Vec<Place<RealDir>>> {
+fn places(config: &Config, access: Access) -> Result<(Vec<Place<RealDir>>, Directories)> {
     let places: Vec<_> = config.tiers().map(|tier| place(tier, access)).collect::<Result<_>>()?;
-    Directories::of(&places)?;
-    Ok(places)
+    let mut directories = Directories::default();
+    let mut there = places.iter().filter(|place| place.dir.is_some());
+    there.try_for_each(|place| directories.add(&place.path))?;
+    Ok((places, directories))
 }
 
-/// Directories of tiers, each another one.
+/// Directories of tiers that are there, each another one.
 #[derive(Default)]
 struct Directories(Vec<((u64, u64), PathBuf)>);
 
 impl Directories {
-    /// Those that are there of `places`.
-    fn of(places: &[Place<RealDir>]) -> Result<Self> {
-        let mut directories = Directories::default();
-        let mut there = places.iter().filter(|place| place.dir.is_some());
-        there.try_for_each(|place| directories.add(&place.path))?;
-        Ok(directories)
-    }
-
+    /// One more that is there.
     fn add(&mut self, path: &Path) -> Result<()> {
         let found = std::fs::metadata(path).map_err(|e| io("open", path, e))?;
         let directory = (found.dev(), found.ino());
@@ -627,7 +621,7 @@ mod tests {
         for name in ["LOCK", "TIER.new", "PROBE.17", "probe.tmp"] {
             std::fs::write(dir.path().join(name), "").expect("write");
         }
-        let places = |config| places(config, Access::Write);
+        let places = |config| places(config, Access::Write).map(|(places, _)| places);
         assert!(places(&config).expect("nothing of others")[0].dir.is_some());
         std::fs::write(dir.path().join("changelog.gz"), "").expect("write");
         let refused = places(&config).err().expect("refused");

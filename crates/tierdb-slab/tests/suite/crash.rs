@@ -20,18 +20,24 @@ fn crashes_at_every_event_lose_nothing() {
     crash_scripts(&Sizes::small(), LEAST_IMAGES, LEAST_IN_RECOVERY);
 }
 
+/// What all scripts together count on such a store.
+fn counted<const N: usize>(sizes: &Sizes, counters: [&str; N]) -> [u64; N] {
+    let mut counted = [0; N];
+    for (script, seed) in Script::ALL.iter().flat_map(|script| [(script, 1), (script, 2)]) {
+        let rig = Rig::new(sizes.clone(), None);
+        let engine = rig.open_or_create(&rig.world()).expect("an empty store opens");
+        run_on(script, seed, &*engine, &Known::new(Oracle::new()));
+        for (counted, counter) in counted.iter_mut().zip(counters) {
+            *counted += engine.stats().figure(counter).expect("a counter");
+        }
+    }
+    counted
+}
+
 #[test]
 fn scripts_move_tables_down() {
     let counters = ["tables_merged_down", "tables_moved_down"];
-    let mut moved = [0; 2];
-    for (script, seed) in Script::ALL.iter().flat_map(|script| [(script, 1), (script, 2)]) {
-        let rig = Rig::new(Sizes::stacked(), None);
-        let engine = rig.open_or_create(&rig.world()).expect("an empty store opens");
-        run_on(script, seed, &*engine, &Known::new(Oracle::new()));
-        for (moved, counter) in moved.iter_mut().zip(counters) {
-            *moved += engine.stats().figure(counter).expect("a counter");
-        }
-    }
+    let moved = counted(&Sizes::stacked(), counters);
     assert!(moved[0] >= 20 && moved[1] >= 20, "{counters:?}: {moved:?}");
 }
 
@@ -39,16 +45,7 @@ fn scripts_move_tables_down() {
 #[test]
 fn scripts_leave_tables_apart() {
     for sizes in [Sizes::cramped(), Sizes::tiny()] {
-        let counters = ["migrations_left_apart", "migrations_left_above_another"];
-        let mut left = [0; 2];
-        for (script, seed) in Script::ALL.iter().flat_map(|script| [(script, 1), (script, 2)]) {
-            let rig = Rig::new(sizes.clone(), None);
-            let engine = rig.open_or_create(&rig.world()).expect("an empty store opens");
-            run_on(script, seed, &*engine, &Known::new(Oracle::new()));
-            for (left, counter) in left.iter_mut().zip(counters) {
-                *left += engine.stats().figure(counter).expect("a counter");
-            }
-        }
+        let left = counted(&sizes, ["migrations_left_apart", "migrations_left_above_another"]);
         assert!(left[0] >= 20 && left[1] >= 4, "{}: {left:?}", sizes.name);
     }
 }

@@ -22,8 +22,8 @@ pub struct Slab {
     /// Keys that are tracked, in percent of those that the fast tier holds, each as long as they are on average when the store is opened,
     /// and 1 KiB with its value where there are fewer than 1,024. Default 300, 1..=4000.
     ///
-    /// Raise it in a new store whose entries will be much smaller than 1 KiB, or open it again once there are some. A tracked key takes 4.1 bytes of `memory`, all of them a tenth of it
-    /// at the most. *Takes effect on open.*
+    /// Raise it in a new store whose entries will be much smaller than 1 KiB, or open it again once there are some. A tracked key takes 4.1
+    /// bytes of `memory`, all of them a tenth of it at the most. *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracked_pct: Option<u16>,
     /// What brings keys that are popular to the fast tier. Default [`Promotion::OnRead`].
@@ -76,8 +76,8 @@ pub struct Slab {
     /// How long what a migration brings to flash has to be for the tables of its range to stay as they are, in percent of these. Default 5, 0..=99.
     ///
     /// What is as long waits beside them, twice, and is merged with them together with what comes third: about half as many bytes are
-    /// written, a sixth more space was in use in all (at the most flash has nearly three times what it holds), and a read or scan looks into one or two tables more. Where flash has less than a quarter of its room left,
-    /// and with `0`, all is merged as it comes, as in the paper. *Takes effect on open.*
+    /// written, a sixth more space was in use in all (at the most flash has nearly three times what it holds), and a read or scan looks into one
+    /// or two tables more. Where flash has less than a quarter of its room left, and with `0`, all is merged as it comes, as in the paper. *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmerged_pct: Option<u8>,
     /// Bytes of a table, about. Default a sixteenth of what records take of the fast tier, 256 KiB to 8 MiB; 16 KiB to 1 GiB.
