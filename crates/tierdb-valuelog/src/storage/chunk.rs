@@ -50,12 +50,15 @@ pub struct Chunk {
     pub is_unreadable: bool,
     /// Bytes that count as written since it was opened: see [`Chunk::count_room`].
     pub filled: u64,
+    /// Whether it has given its space back to the file system, and not got it back: what was written to it last, if anything, found
+    /// no room.
+    pub is_hole: bool,
 }
 
 impl Chunk {
     /// Makes a free chunk ready for records of at least `shortest` bytes.
     pub fn open(&mut self, state: State, shortest: u64, chunk_bytes: u64) {
-        *self = Chunk { state, ..Chunk::default() };
+        *self = Chunk { state, is_hole: self.is_hole, ..Chunk::default() };
         self.set_granule(shortest, chunk_bytes);
     }
 

@@ -84,10 +84,7 @@ impl<D: Dir> Device<D> {
         latch: FailureLatch,
         create: bool,
     ) -> Result<Self> {
-        let medium = match &tier.emulation {
-            Some(emulation) => format!("block device, EMULATED {}", emulation.name),
-            None => "block device".into(),
-        };
+        let medium = tier.medium("block device");
         let exists = tier.dir.list()?.iter().any(|name| name == FILE);
         let file = match (exists, create) {
             (true, false) => tier.dir.open(FILE, OpenMode::Existing)?,
@@ -307,6 +304,10 @@ impl<D: Dir> Device<D> {
         self.writes_in_flight.fetch_sub(1, Ordering::Relaxed);
         let full = written.as_ref().is_err_and(is_full);
         self.full.store(full, Ordering::Relaxed);
+        if written.is_ok() || full {
+            // Where a part found no room, collection cannot count on the rest.
+            self.with_chunk(self.chunk_of(at).0, |chunk| chunk.is_hole = full);
+        }
         written.map_err(|error| match full {
             true => self.no_space(&self.space()),
             false => self.latch.set(error),

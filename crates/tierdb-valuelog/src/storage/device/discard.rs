@@ -25,13 +25,11 @@ impl<D: Dir> Device<D> {
             // As before a chunk is given out: what pointed into it must be gone from media.
             let done = pool.wait(pool.lsn()).and_then(|()| self.discard(&taken));
             let mut space = self.space();
-            let (at, count) = (space.discarded, taken.len());
-            if done.is_ok() {
-                space.discarded += count;
-            }
-            space.free.splice(at..at, taken);
+            let (holes, others): (Vec<u32>, Vec<u32>) =
+                taken.iter().partition(|number| self.is_hole(**number));
+            space.put_last(&holes, &others);
             drop(space);
-            self.waiting.fetch_sub(count as u32, Ordering::AcqRel);
+            self.waiting.fetch_sub(taken.len() as u32, Ordering::AcqRel);
             done?;
         }
     }
@@ -54,6 +52,7 @@ impl<D: Dir> Device<D> {
         for chunks in runs(chunks) {
             let (at, len) = (u64::from(chunks.start), u64::from(chunks.end - chunks.start));
             self.file.file().discard(at * self.chunk_bytes, len * self.chunk_bytes)?;
+            chunks.for_each(|number| self.with_chunk(number, |chunk| chunk.is_hole = true));
         }
         Ok(())
     }
@@ -78,11 +77,14 @@ mod tests {
     use crate::core::Core;
     use crate::core::tests::{store_of, wait_for_readers};
     use crate::moving::Reclaim;
-    use tierdb_device::Cause;
+    use crate::storage::State;
+    use tierdb_base::ErrorKind;
+    use tierdb_device::{AlignedBuf, Cause};
     use tierdb_engine::Durability;
     use tierdb_sim::{FaultKind, FaultPlan, Ops, SimDir, SimPool, World};
 
     const CHUNKS: u32 = 64;
+    const CHUNK: u64 = 16 << 10;
 
     fn put_all(core: &Core<SimPool, SimDir>, keys: std::ops::Range<u32>, byte: u8) {
         for number in keys {
@@ -103,7 +105,7 @@ mod tests {
     #[test]
     fn free_chunks_give_their_space_back_and_are_used_again() {
         let world = World::new();
-        let core = store_of(&world, u64::from(CHUNKS) * (16 << 10));
+        let core = store_of(&world, u64::from(CHUNKS) * CHUNK);
         put_all(&core, 0..1200, 1);
         let before = zeros(&core);
         (300..1200u32)
@@ -151,6 +153,57 @@ mod tests {
             (space.discarded, [space.take(0), space.take(0), space.take(0)]),
             (0, [Some(5), Some(4), None])
         );
+        let mut space = Space { free: vec![1, 2, 3, 4], discarded: 2, ..Space::default() };
+        space.put_last(&[7, 9], &[8]);
+        space.put(6, false);
+        space.put(5, true);
+        assert_eq!((space.free, space.discarded), (vec![1, 2, 7, 9, 5, 8, 3, 4, 6], 5));
+    }
+
+    /// Goal: what collection needs is there when the file system has no room for what gave its space back. Method: a write to such a chunk
+    /// fails; what collection is given next is another.
+    #[test]
+    fn a_chunk_that_gets_no_space_back_is_not_taken_for_one_that_has_it() {
+        let world = World::new();
+        let core = store_of(&world, u64::from(CHUNKS) * CHUNK);
+        put_all(&core, 0..1200, 1);
+        (0..1200u32)
+            .for_each(|n| core.delete(&n.to_be_bytes(), Durability::Durable).expect("no room needed"));
+        core.collect_all().expect("no faults");
+        wait_for_readers(&core);
+        core.discard_free().expect("no faults");
+        let device = &core.storage.devices()[0];
+        let discarded = || device.space().discarded;
+        let take =
+            |reserved| device.allocate(&*core.pool, State::Part, CHUNK, reserved).expect("there are some");
+        let before = discarded();
+        let hole =
+            std::iter::repeat_with(|| take(false)).find(|_| discarded() < before).expect("one of them");
+        world.inject(FaultPlan::nth(1, FaultKind::Enospc).on(Ops::WRITE).in_dir("flash"));
+        let block = AlignedBuf::zeroed(4096).expect("memory");
+        let refused = device.write_durable(u64::from(hole) * CHUNK, &block, Cause::Reclaim);
+        assert_eq!(refused.expect_err("no room").kind(), ErrorKind::NoSpace);
+        Device::release_part(device, hole, &crossbeam_epoch::pin());
+        wait_for_readers(&core);
+        assert_eq!(discarded(), before);
+        assert_ne!(take(true), hole);
+        // So it is where a part of it has space.
+        let hole =
+            std::iter::repeat_with(|| take(false)).find(|_| discarded() < before).expect("one of them");
+        let at = u64::from(hole) * CHUNK;
+        device.write_durable(at, &block, Cause::Reclaim).expect("no fault is left");
+        world.inject(FaultPlan::nth(1, FaultKind::Enospc).on(Ops::WRITE).in_dir("flash"));
+        device.write_durable(at + 4096, &block, Cause::Reclaim).expect_err("no room");
+        Device::release_part(device, hole, &crossbeam_epoch::pin());
+        wait_for_readers(&core);
+        assert_eq!(discarded(), before);
+        // Once it was written it is as any other.
+        let hole =
+            std::iter::repeat_with(|| take(false)).find(|_| discarded() < before).expect("one of them");
+        device.write_durable(u64::from(hole) * CHUNK, &block, Cause::Reclaim).expect("no fault is left");
+        Device::release_part(device, hole, &crossbeam_epoch::pin());
+        wait_for_readers(&core);
+        assert_eq!((discarded(), take(true)), (before - 1, hole));
     }
 
     #[test]

@@ -17,7 +17,7 @@ const GROWTH: u64 = 64;
 pub(super) struct Space {
     /// Free ones inside the file; of those that still have their space, the last is given out first.
     pub(super) free: Vec<u32>,
-    /// How many of them, the first ones, have given their space back to the file system.
+    /// How many of them, the first ones, have given their space back to the file system: each [is a hole](super::Chunk::is_hole).
     pub(super) discarded: usize,
     /// How many have come back.
     pub(super) returned: u64,
@@ -35,16 +35,39 @@ impl Space {
         }
         self.free.pop()
     }
+
+    /// Puts one back, which is given out before those that are there already; if it is a hole, among those.
+    pub(super) fn put(&mut self, number: u32, is_hole: bool) {
+        if is_hole {
+            self.put_last(&[number], &[]);
+        } else {
+            self.free.push(number);
+        }
+    }
+
+    /// Puts holes back, and others, which are given out after those that are there already and have their space.
+    pub(super) fn put_last(&mut self, holes: &[u32], others: &[u32]) {
+        let at = self.discarded;
+        self.discarded += holes.len();
+        self.free.splice(at..at, holes.iter().chain(others).copied());
+    }
 }
 
 impl<D: Dir> Device<D> {
     pub(super) fn space(&self) -> MutexGuard<'_, Space> {
         let mut space = self.space.lock();
-        let mut back = self.back.lock();
+        // Not held while chunks are locked: what is deferred adds to it, on any thread.
+        let back = std::mem::take(&mut *self.back.lock());
         space.returned += back.len() as u64;
-        space.free.append(&mut back);
-        drop(back);
+        for number in back {
+            space.put(number, self.is_hole(number));
+        }
         space
+    }
+
+    /// Whether chunk `number` takes no space.
+    pub(super) fn is_hole(&self, number: u32) -> bool {
+        self.with_chunk(number, |chunk| chunk.is_hole)
     }
 
     /// How many chunks have come back when the readers of the moment in which they became free had gone.
@@ -134,7 +157,7 @@ impl<D: Dir> Device<D> {
         // Whatever pointed into it must be gone from media before it is overwritten. Who released it had fenced
         // what no longer does; in a log that may not be written yet.
         if let Err(error) = pool.wait(pool.lsn()) {
-            self.space().free.push(chunk);
+            self.space().put(chunk, self.is_hole(chunk));
             return Err(error);
         }
         if !reserved {
