@@ -76,41 +76,44 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 parts.iter().map(|part| (bytes_of(part, level), part)).collect();
             fullest.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
             for (_, part) in fullest {
-                let _migration = part.migration.lock();
-                let tables = part.read().tables.clone();
-                let Some(plan) = self.plan_down(&tables, level, which) else { continue };
-                let done = match &*plan.tables {
-                    // One on a faster device is written to a slower one, and one of the first level has a bucket.
-                    [one]
-                        if !one.is_fast()
-                            && level + 1 != FIRST
-                            && self.move_down(part, one.level() + 1, &plan) =>
-                    {
-                        self.counters.moved_down.add(1);
-                        Migrated { tables: 1, ..Migrated::default() }
-                    }
-                    _ => {
-                        let mut done = match self.migrate_or_mark(part, &plan, Victims::None, false) {
-                            // Another one may take less.
-                            Err(error) if error.kind() == ErrorKind::NoSpace => {
-                                full = full.or(Some(error));
-                                continue;
-                            }
-                            done => done?,
-                        };
-                        self.counters.merged_down.add(u64::from(done.tables > 0));
-                        let now = part.read().tables.clone();
-                        done.brought_down =
-                            plan.sweep && tombstones(&now, level) < tombstones(&tables, level);
-                        done
-                    }
-                };
-                if done.tables > 0 {
-                    return Ok(Some(done));
+                match self.descend_in(part, level, which) {
+                    // Another one may take less.
+                    Err(error) if error.kind() == ErrorKind::NoSpace => full = full.or(Some(error)),
+                    Ok(None) => {}
+                    done => return done,
                 }
             }
         }
         full.map_or(Ok(None), Err)
+    }
+
+    /// Moves one table of `level` to the next one in `part`. `None` if there is none to be moved there.
+    fn descend_in(&self, part: &Partition<D>, level: Level, which: Down) -> Result<Option<Migrated>> {
+        let _migration = part.migration.lock();
+        loop {
+            let tables = part.read().tables.clone();
+            let Some(plan) = self.plan_down(&tables, level, which) else { return Ok(None) };
+            // One on a faster device is written to a slower one, and one of the first level has a bucket.
+            if let [one] = &*plan.tables
+                && !one.is_fast()
+                && level + 1 != FIRST
+                && self.move_down(part, one.level() + 1, &plan)
+            {
+                self.counters.moved_down.add(1);
+                return Ok(Some(Migrated { tables: 1, ..Migrated::default() }));
+            }
+            let mut done = self.migrate_or_mark(part, &plan, Victims::None, false)?;
+            if done.tables > 0 {
+                self.counters.merged_down.add(1);
+                let now = part.read().tables.clone();
+                done.brought_down = plan.sweep && tombstones(&now, level) < tombstones(&tables, level);
+                return Ok(Some(done));
+            }
+            // Those that could not be read are in no plan from now on, so another one comes.
+            if !plan.is_damaged() {
+                return Ok(None);
+            }
+        }
     }
 
     /// Moves tables down until no level is larger than it may be.

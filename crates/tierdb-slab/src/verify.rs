@@ -66,7 +66,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Reads every record on the fast tier and every table.
     ///
     /// # Errors
-    /// None but those of the check itself.
+    /// That a table may not be opened, which says nothing of it.
     pub fn verify(&self) -> Result<VerifyReport> {
         let _parts = self.work.dividing.read();
         let mut report = VerifyReport::default();
@@ -103,6 +103,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             for table in tables.tables() {
                 let whole = match table.table(Cause::Verify) {
                     Ok(whole) => whole,
+                    Err(error) if error.is_of_the_process() => return Err(error),
                     Err(error) => {
                         let keys = KeyRange {
                             start: Bound::Included(table.smallest().to_vec()),

@@ -248,6 +248,25 @@ fn what_is_not_merged_goes_with_what_comes_after_it() -> Outcome {
     Ok(())
 }
 
+/// A table that cannot be read keeps those above it where they are, and no other.
+#[test]
+fn damage_in_one_table_does_not_end_what_comes_down_beside_it() {
+    for damaged in 0..3 {
+        let store = Store::new();
+        (0..60).for_each(|number| store.put(number, 2));
+        store.to_flash();
+        let damaged = &store.tables(FIRST + 1)[damaged];
+        store.world.flip_bit(&format!("flash0/{}", tierdb_table::file_name(damaged.number())), 100, 3);
+        while store.core().descend(Down::Any).expect("room").is_some() {}
+        let left = store.tables(FIRST);
+        assert!(damaged.is_damaged() && !left.is_empty());
+        let is_above = |table: &Arc<LiveTable<SimDir>>| {
+            table.smallest() <= damaged.largest() && damaged.smallest() <= table.largest()
+        };
+        assert!(left.iter().all(is_above), "{} are left", left.len());
+    }
+}
+
 #[test]
 fn every_step_that_keeps_the_order_of_levels_is_needed() {
     let tests: [Row; 9] = [
