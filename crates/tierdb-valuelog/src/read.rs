@@ -401,7 +401,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// chunk, since before it was read. It is `known` if it was read before. Says whether the cache took it.
     fn admit(
         &self,
-        (header, record): (&Header, &Arc<[u8]>),
+        (header, record): (&Header, &[u8]),
         entry: u64,
         (word, filling): (Word, u32),
         known: bool,
@@ -412,7 +412,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             return false;
         }
         let (origin, value) = ((word.0, filling), header.body_range());
-        let Some(slot) = self.cache.insert(entry, origin, record.clone(), value, known) else { return false };
+        let Some(slot) = self.cache.insert(entry, origin, record, value, known) else { return false };
         // A slot that is there already holds a copy that was evicted, or that another reader has just made. The evicted one's
         // may be the same that this one was given.
         let before = self.hsit.update_aux(entry, |aux| aux.with_slot(Some(slot)));

@@ -374,6 +374,7 @@ fn parse(frame: &[u8; FRAME]) -> (u64, u32, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::Copied;
     use crate::pages::{PAGE, Purpose};
     use crate::record::{Kind, encode};
     use tierdb_pmem::{MappedPool, Stage};
@@ -431,7 +432,12 @@ mod tests {
                 |n: u64| record(&n.to_le_bytes(), &vec![n as u8; (n * n % 7919) as usize * longest / 8000]);
             let (mut most, mut found, mut moved_up) = (0, 0, 0);
             for n in 1..12_000u64 {
-                level.keep(&Gone { word: n, filling: 0, proven: n % 7 != 0, record: of(n).into() });
+                level.keep(&Gone {
+                    word: n,
+                    filling: 0,
+                    proven: n % 7 != 0,
+                    record: Copied::new(&of(n), None),
+                });
                 for _ in 0..3 {
                     let n = n - n.min(random.u64(..500) * random.u64(..3));
                     if let Some(for_dram) = read(&level, n, 0, &of(n)) {
@@ -464,7 +470,7 @@ mod tests {
     }
 
     fn keep(level: &SecondLevel<MappedPool>, word: u64, filling: u32, record: &[u8]) {
-        level.keep(&Gone { word, filling, proven: true, record: record.into() });
+        level.keep(&Gone { word, filling, proven: true, record: Copied::new(record, None) });
     }
 
     /// Reads it as an engine does. Says whether it was for DRAM.
@@ -525,7 +531,9 @@ mod tests {
     fn what_was_read_once_takes_the_place_of_nothing() {
         let (level, _) = new();
         let of = |n: u64| record(&n.to_le_bytes(), &vec![n as u8; 900]);
-        let once = |n: u64| level.keep(&Gone { word: n, filling: 0, proven: false, record: of(n).into() });
+        let once = |n: u64| {
+            level.keep(&Gone { word: n, filling: 0, proven: false, record: Copied::new(&of(n), None) })
+        };
         (1..5000).for_each(once);
         let room = level.bytes() / 960;
         let kept = |from: u64, to: u64| (from..to).filter(|n| is_there(&level, *n)).count() as u64;

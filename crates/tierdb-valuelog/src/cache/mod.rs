@@ -21,23 +21,24 @@
 //!
 //! Memory: [`Cache::memory_bytes`] counts copies, slots, lists and all else the cache allocated, with the
 //! allocator's overhead, and never exceeds the capacity by what is inserted: room is reserved before it is
-//! used. Bytes lent to callers ([`Value`], [`Member`]) are no longer counted once evicted, nor are those that wait for
-//! running reads to end: some hundreds of copies at the most, as long as no read takes long.
+//! used. The memory of what is evicted is kept for what comes next (`spare`), as far as the capacity has room for it, and counted. Bytes lent to callers
+//! ([`Value`], [`Member`]) are no longer counted once evicted, nor are those that wait for running reads to end: some hundreds of
+//! copies at the most, as long as no read takes long.
 //!
 //! What is evicted in the background is handed out, for the second level ([`crate::second_level`]).
 //!
-//! Read in this order: `table` (slots), `policy`, `lists`, then `upkeep`.
+//! Read in this order: `table` (slots), `policy`, `lists`, `spare`, then `upkeep`.
 
 mod lists;
 mod policy;
 mod regions;
+mod spare;
 mod table;
 #[cfg(test)]
 mod tests;
 mod upkeep;
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
@@ -51,13 +52,15 @@ use lists::{Lists, MAX_CHAIN};
 use policy::Policy;
 pub use regions::Reader;
 use regions::Regions;
+pub use spare::Copied;
+use spare::{Spare, memory_for};
 pub use table::Slot;
 use table::{Cell, Table};
 pub use upkeep::{Gone, Member};
 
 /// A copy of a record on flash.
 struct Cached {
-    record: Arc<[u8]>,
+    record: Copied,
     start: u32,
     end: u32,
     entry: u64,
@@ -72,7 +75,7 @@ struct Cached {
 
 impl Cached {
     fn cost(&self) -> u64 {
-        cost(self.record.len())
+        cost(self.record.memory_len())
     }
 }
 
@@ -82,10 +85,10 @@ fn heap_bytes(len: usize) -> u64 {
     (len as u64 + 8).next_multiple_of(16).max(32)
 }
 
-/// Bytes that the copy of a record takes: two allocations, one with two counts of references.
-fn cost(record: usize) -> u64 {
+/// Bytes that a copy takes in so much memory: two allocations, one with two counts of references.
+fn cost(memory: usize) -> u64 {
     const COUNTS: usize = 2 * size_of::<usize>();
-    heap_bytes(COUNTS + record) + heap_bytes(size_of::<Cached>())
+    heap_bytes(COUNTS + memory) + heap_bytes(size_of::<Cached>())
 }
 
 /// The cached part of a scan.
@@ -117,6 +120,8 @@ pub struct Cache {
     regions: Regions,
     /// Scan ranges that wait to be chained.
     ranges: Mutex<Vec<ScanRange>>,
+    /// Memory of copies that were evicted.
+    spare: Spare,
     hits: Counter,
     misses: Counter,
     capacity: AtomicU64,
@@ -142,6 +147,7 @@ impl Cache {
             lists: Mutex::new(Lists::new()),
             regions,
             ranges: Mutex::new(Vec::with_capacity(MAX_RANGES)),
+            spare: Spare::default(),
             hits: Counter::default(),
             misses: Counter::default(),
             capacity: AtomicU64::new(capacity),
@@ -200,10 +206,10 @@ impl Cache {
         copies.into_iter().map(|copy| copy.map(value)).collect()
     }
 
-    /// Caches the record of `entry` just read at `word` in a `filling` of its chunk, of which `value` is the part that
+    /// Caches a copy of the record of `entry` just read at `word` in a `filling` of its chunk, of which `value` is the part that
     /// readers want. It is `known` if it, or its part of flash, was read before. Returns the slot to publish.
     ///
-    /// `None` if it is not to be cached: it is larger than an eighth of the capacity, or the cache is full
+    /// `None` if it is not to be cached: it is larger than an eighth of the room for copies, or the cache is full
     /// and there is not soon room. A reader that finds the cache full makes room itself, in bounded time;
     /// [`Cache::maintain`] is there to spare it that.
     ///
@@ -213,21 +219,26 @@ impl Cache {
         &self,
         entry: u64,
         (origin, filling): (u64, u32),
-        record: Arc<[u8]>,
+        record: &[u8],
         value: Range<usize>,
         known: bool,
     ) -> Option<Slot> {
         assert!(value.start <= value.end && value.end <= record.len(), "the value lies inside the record");
-        let cost = cost(record.len());
+        let memory_len = memory_for(record.len());
+        let cost = cost(memory_len);
         if cost > self.capacity() / 8 || cost > u64::from(u32::MAX) {
             return None;
         }
-        if !self.reserve(cost) && !self.make_room(cost) {
+        // It is counted already.
+        let spare = self.spare.take(memory_len);
+        let counted = if spare.is_some() { memory_len as u64 } else { 0 };
+        if !self.reserve(cost - counted) && !self.make_room(cost - counted) {
+            self.release(counted);
             return None;
         }
         let (start, end) = (value.start as u32, value.end as u32);
         self.entries.fetch_add(1, Relaxed);
-        let word = AtomicU64::new(origin);
+        let (record, word) = (Copied::new(record, spare), AtomicU64::new(origin));
         let cached = Box::new(Cached { record, start, end, entry, word, origin, filling, known });
         let slot = self.place(cached);
         if slot.is_none() {
@@ -283,7 +294,7 @@ impl Cache {
     /// a 64th of the capacity is left.
     pub fn pressure(&self) -> bool {
         let capacity = self.capacity();
-        self.used.load(Relaxed) > capacity - capacity / 64
+        self.used_beside_spare() > capacity - capacity / 64
     }
 
     /// Hits, misses, and what is cached.
@@ -305,6 +316,11 @@ impl Cache {
 
     fn capacity(&self) -> u64 {
         self.capacity.load(Relaxed)
+    }
+
+    /// All bytes but those of memory that is kept for copies to come.
+    fn used_beside_spare(&self) -> u64 {
+        self.used.load(Relaxed).saturating_sub(self.spare.bytes())
     }
 
     #[inline]
@@ -330,7 +346,10 @@ impl Cache {
     ) -> Option<&'g Cached> {
         let cached = cell.cached.take_if(meant, guard)?;
         self.entries.fetch_sub(1, Relaxed);
-        self.release(cached.cost());
+        let (cost, memory) = (cached.cost(), cached.record.memory_len() as u64);
+        let others = self.used_beside_spare().saturating_sub(cost);
+        let given_back = self.spare.keep(&cached.record, self.capacity().saturating_sub(others));
+        self.release(cost - memory + given_back);
         if cached.cost() >= SOON_FREED {
             guard.flush();
         }
@@ -340,9 +359,16 @@ impl Cache {
     /// Takes bytes of the capacity, if there are so many left.
     fn reserve(&self, bytes: u64) -> bool {
         let capacity = self.capacity();
-        self.used
-            .fetch_update(Relaxed, Relaxed, |used| used.checked_add(bytes).filter(|&after| after <= capacity))
-            .is_ok()
+        let more = |used: u64| used.checked_add(bytes).filter(|&after| after <= capacity);
+        let take = || self.used.fetch_update(Relaxed, Relaxed, more).is_ok();
+        take() || self.give_spare_back(bytes) && take()
+    }
+
+    /// Gives back so many bytes of the memory that is kept for copies to come, or all there is. Says whether there was any.
+    fn give_spare_back(&self, bytes: u64) -> bool {
+        let given_back = self.spare.shrink(self.spare.bytes().saturating_sub(bytes));
+        self.release(given_back);
+        given_back > 0
     }
 
     fn release(&self, bytes: u64) {
@@ -359,6 +385,6 @@ impl Cached {
 
     #[inline]
     fn value(&self) -> Value {
-        Value::shared(Arc::clone(&self.record), self.start as usize..self.end as usize)
+        self.record.value(self.start as usize..self.end as usize)
     }
 }

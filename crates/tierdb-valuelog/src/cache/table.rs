@@ -289,8 +289,8 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Copied;
     use super::*;
-    use std::sync::Arc;
 
     #[test]
     fn every_index_has_a_place_of_its_own() {
@@ -308,7 +308,7 @@ mod tests {
 
     fn copy() -> Box<Cached> {
         Box::new(Cached {
-            record: Arc::from([]),
+            record: Copied::new(&[], None),
             start: 0,
             end: 0,
             entry: 0,

@@ -1,7 +1,6 @@
 //! What is done for the cache off the path of reads: lists brought up to date, copies evicted, chains handed
 //! out.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use crossbeam_epoch::{self as epoch, Guard};
@@ -10,7 +9,7 @@ use tierdb_sync::thread_shard;
 use super::lists::{Lists, Node, Which};
 use super::policy::{Fate, Ghost};
 use super::table::Table;
-use super::{Cache, Cached, ScanRange, Slot};
+use super::{Cache, Cached, Copied, ScanRange, Slot};
 use crate::second_level::LONGEST;
 
 /// Which filling of its chunk a word points into.
@@ -26,7 +25,7 @@ pub struct Member {
     /// The filling of its chunk.
     pub filling: u32,
     /// The whole record.
-    pub record: Arc<[u8]>,
+    pub record: Copied,
 }
 
 /// A record that was evicted.
@@ -39,7 +38,7 @@ pub struct Gone {
     /// It was in the active list: read again while it was cached, or known when it came.
     pub proven: bool,
     /// The whole record.
-    pub record: Arc<[u8]>,
+    pub record: Copied,
 }
 
 /// What a round of [`Cache::maintain`] did.
@@ -89,7 +88,7 @@ impl Gone {
             word: cached.origin,
             filling: cached.filling,
             proven,
-            record: Arc::clone(&cached.record),
+            record: cached.record.clone(),
         })
     }
 }
@@ -101,6 +100,7 @@ impl Cache {
     /// For a background thread: now and then, and whenever [`Cache::pressure`] says so. `filling` tells which filling a word
     /// points into.
     pub fn maintain(&self, max_work: usize, filling: Fillings<'_>) -> Upkeep {
+        self.give_spare_back(self.memory_bytes().saturating_sub(self.capacity()));
         let mut upkeep = Upkeep { more: true, ..Upkeep::default() };
         let mut ranges = Vec::new();
         let mut scattered = Vec::new();
@@ -286,7 +286,7 @@ impl Cache {
         // A copy is dropped, or gets another word, before the place that its word points at is released; and what is released
         // from now on is not filled anew while this thread is pinned.
         let filling = if word == cached.origin { cached.filling } else { filling(word) };
-        Some(Member { entry: cached.entry, word, filling, record: Arc::clone(&cached.record) })
+        Some(Member { entry: cached.entry, word, filling, record: cached.record.clone() })
     }
 
     /// Links the members of scan ranges that are still cached, and returns how many there were.

@@ -86,6 +86,7 @@ fn blocks_of(members: &[&Member]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::Copied;
     use crate::moving::collect::tests::{key_of, nearly_full};
     use tierdb_device::Cause;
 
@@ -98,7 +99,8 @@ mod tests {
             let entry = core.index.get(&key).expect("whole").expect("it was put");
             let word = core.hsit.word(entry).clean();
             let (_, record) = core.read_flash(word, entry, Cause::Gc).expect("no faults").expect("whole");
-            Member { entry, word: word.0, filling: core.storage.filling(word.place()), record }
+            let filling = core.storage.filling(word.place());
+            Member { entry, word: word.0, filling, record: Copied::new(&record, None) }
         };
         let mut numbers: Vec<u32> = (0..count).collect();
         numbers.sort_unstable_by_key(|number| key_of(*number));
@@ -115,7 +117,7 @@ mod tests {
             entry,
             word: Word::new(Place::Flash(0, at), 1, 1000, false).0,
             filling: 0,
-            record: vec![0; 1000].into(),
+            record: Copied::new(&[0; 1000], None),
         };
         // Keys 10 to 29 lie side by side, and so do 40 to 44; the others do not.
         let at = |entry: u64| match entry {
