@@ -7,10 +7,9 @@ use rocksdb::{
     IteratorMode, Options, WriteBufferManager, WriteOptions,
 };
 use std::path::Path;
-use tierdb_bench::store::{Counts, Durability, FLASH, Fast, Found, Setup, Store, StoreError, System, TierIo};
-
-/// The name of the fast tier, as TierDB has it.
-const FAST: &str = "fast";
+use tierdb_bench::store::{
+    Counts, Durability, FAST, FLASH, Fast, Found, Setup, Store, StoreError, System, TierIo,
+};
 
 /// Where RocksDB puts what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,17 +151,23 @@ impl System for Rocks {
         let emulated = emulated.map(|(tier, device)| {
             device.map_or(String::new(), |device| format!(", EMULATED: {tier} at the pace of {device}"))
         });
-        open(options, &path.join("rocksdb"), emulated.concat())
+        let fast_files = self.fast() == Fast::Memory;
+        open(options, &path.join("rocksdb"), emulated.concat(), fast_files)
     }
 }
 
-fn open(options: Options, path: &Path, emulated: String) -> Result<Box<dyn Store>, StoreError> {
+fn open(
+    options: Options,
+    path: &Path,
+    emulated: String,
+    fast_files: bool,
+) -> Result<Box<dyn Store>, StoreError> {
     let mut synced = WriteOptions::default();
     synced.set_sync(true);
     // Reads of several keys at once need the family by name.
     let db = DB::open_cf_with_opts(&options, path, [(DEFAULT_COLUMN_FAMILY_NAME, options.clone())])?;
     let (version, unsynced) = (version(path), WriteOptions::default());
-    Ok(Box::new(Open { db, options, version, emulated, synced, unsynced }))
+    Ok(Box::new(Open { db, options, version, emulated, fast_files, synced, unsynced }))
 }
 
 /// I/O by cause. Statistics are of the whole store: in which directory a file lies they do not tell.
@@ -209,6 +214,8 @@ struct Open {
     version: String,
     /// Which devices are imitated, in words.
     emulated: String,
+    /// Whether its fast tier is files in memory.
+    fast_files: bool,
     synced: WriteOptions,
     unsynced: WriteOptions,
 }
@@ -251,6 +258,7 @@ impl Store for Open {
             mode: format!("RocksDB {}, direct I/O{}", self.version, self.emulated),
             tells_of_flash: beneath.iter().any(|io| io.tier == FLASH),
             io: io(&self.options).into_iter().chain(beneath).collect(),
+            has_fast_files: self.fast_files,
             counters: parts.into_iter().map(counter).collect(),
             ..Counts::default()
         }

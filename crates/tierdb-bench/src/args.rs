@@ -170,10 +170,10 @@ pub struct Scale {
     /// Systems (see 'list'; default: those of the figure)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub system: Option<Vec<String>>,
-    /// Keys to load (default: 200000, more where the figure needs them; 100000 for PrismDB's figures)
+    /// Keys to load (default: 200000, more where the figure needs them)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub keys: Option<u64>,
-    /// Threads; where they are what is varied, the most (default: 4, 40 for PRISM's Figure 11; 8 for PrismDB's figures)
+    /// Threads; where they are what is varied, the most (default: 4, 40 for PRISM's Figure 11; 8 for PrismDB's figures, 16 for its 11d)
     #[arg(long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
     /// Length of each workload in seconds, its warm-up not counted (default: 5; less where there are many)
@@ -259,11 +259,12 @@ pub struct Place {
     /// Directory on a fast block device (default: the flash directory)
     #[arg(long, value_name = "DIR")]
     pub block_dir: Option<PathBuf>,
-    /// Device to imitate on the fast block device: optane-ssd, tlc, qlc or 'none'
-    #[arg(long, value_name = "NAME", default_value = "none")]
-    pub emulate_block: String,
-    /// Device to imitate on flash: optane-ssd, tlc, qlc or 'none'; TierDB and RocksDB can (default: none; for PrismDB's
-    /// figures, qlc)
+    /// Device to imitate on the fast block device: optane-ssd, pcie4-ssd, tlc, qlc or 'none' (default: none; for PrismDB's
+    /// figures, optane-ssd)
+    #[arg(long, value_name = "NAME")]
+    pub emulate_block: Option<String>,
+    /// Device to imitate on flash: optane-ssd, pcie4-ssd, tlc, qlc or 'none'; TierDB and RocksDB can (default: none; for
+    /// PRISM's figures but 11, pcie4-ssd, for PrismDB's, qlc)
     #[arg(long, value_name = "NAME")]
     pub emulate_flash: Option<String>,
     /// Bytes of a key, of mixgraph on average (default: 16; for mixgraph alone, 48)

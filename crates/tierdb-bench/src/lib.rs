@@ -18,6 +18,7 @@ pub mod knobs;
 pub mod ledger;
 pub mod machine;
 pub mod measure;
+mod order;
 pub mod ours;
 pub mod pace;
 pub mod paper;

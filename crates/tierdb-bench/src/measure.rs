@@ -67,6 +67,12 @@ pub struct ProcessIo {
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
+    /// Bytes that it had read by calls, from whatever file, memory included.
+    #[serde(default)]
+    pub called_read_bytes: u64,
+    /// Bytes that it had written by calls, the same.
+    #[serde(default)]
+    pub called_written_bytes: u64,
 }
 
 impl ProcessIo {
@@ -77,7 +83,12 @@ impl ProcessIo {
             text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0)
         };
         let written = field("write_bytes:").saturating_sub(field("cancelled_write_bytes:"));
-        ProcessIo { read_bytes: field("read_bytes:"), written_bytes: written }
+        ProcessIo {
+            read_bytes: field("read_bytes:"),
+            written_bytes: written,
+            called_read_bytes: field("rchar:"),
+            called_written_bytes: field("wchar:"),
+        }
     }
 
     /// What has been counted since `before`.
@@ -85,6 +96,8 @@ impl ProcessIo {
         ProcessIo {
             read_bytes: self.read_bytes.saturating_sub(before.read_bytes),
             written_bytes: self.written_bytes.saturating_sub(before.written_bytes),
+            called_read_bytes: self.called_read_bytes.saturating_sub(before.called_read_bytes),
+            called_written_bytes: self.called_written_bytes.saturating_sub(before.called_written_bytes),
         }
     }
 }
@@ -125,6 +138,11 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         std::fs::create_dir(dir.path().join("below")).expect("directory");
         std::fs::write(dir.path().join("below/file"), vec![1; 100_000]).expect("file");
+        let called = |before: &ProcessIo| ProcessIo::now().since(*before).called_written_bytes;
+        let before = ProcessIo::now();
+        std::fs::write(dir.path().join("another"), vec![1; 100_000]).expect("file");
+        assert!(called(&before) >= 100_000, "wherever it lies");
+        std::fs::remove_file(dir.path().join("another")).expect("there");
         let found = allocated(dir.path());
         assert!((100_000..200_000).contains(&found), "{found}");
     }

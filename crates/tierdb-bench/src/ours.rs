@@ -1,7 +1,9 @@
 //! TierDB itself: two engines, in three modes each.
 
 use crate::knobs::Knobs;
-use crate::store::{Counts, Durability, FLASH, Fast, Found, Needs, Setup, Store, StoreError, System, TierIo};
+use crate::store::{
+    Counts, Durability, FAST, FLASH, Fast, Found, Needs, Setup, Store, StoreError, System, TierIo,
+};
 use crate::tuned;
 use std::ops::Bound;
 use tierdb::{
@@ -235,7 +237,7 @@ impl Store for Open {
             ..Counts::default()
         };
         for tier in &stats.tiers {
-            let name = if tier.role == TierRole::Fast { "fast" } else { FLASH };
+            let name = if tier.role == TierRole::Fast { FAST } else { FLASH };
             counts.parts.extend(tier.parts.iter().map(|(part, bytes)| (format!("{name}: {part}"), *bytes)));
             if self.one_device && tier.role == TierRole::Fast {
                 continue;

@@ -4,10 +4,11 @@ use crate::failure::Failure;
 use crate::keys::{Distribution, Naming};
 use crate::ledger::Ledger;
 use crate::measure::{ProcessIo, Resident, process_seconds, resident, thread_seconds_by_name};
+use crate::order::Order;
 use crate::pace::Pace;
 use crate::reference::Depth;
 use crate::settling::Settling;
-use crate::store::{Counts, Durability, FLASH, Store, TierIo};
+use crate::store::{Counts, Durability, FAST, FLASH, Store, TierIo};
 use crate::tally::{Latency, Tally};
 use crate::values::{Sizes, part_seed};
 use crate::worker::Worker;
@@ -213,10 +214,12 @@ pub type Progress<'a> = dyn Fn(f64, u64) + 'a;
 /// # Errors
 /// The first failure of any thread: of the store, or a value that is wrong.
 pub fn run(bed: &Bed<'_>, phase: &Phase, progress: &Progress<'_>) -> Result<Measured, Failure> {
+    let scans = phase.mix.share(Op::Scan) > 0.0;
+    let order = scans.then(|| Order::new(&bed.naming, bed.ledger.acknowledged()));
     let warm_up = |limit: Limit, settling: Option<Settling>| {
         // No thread has this number.
         let seed = part_seed(phase.seed, u64::MAX);
-        once(bed, &Phase { limit, seed, ..phase.clone() }, settling, progress)
+        once(bed, &Phase { limit, seed, ..phase.clone() }, order.as_ref(), settling, progress)
     };
     let warmed = match phase.warmup {
         None => None,
@@ -226,7 +229,8 @@ pub fn run(bed: &Bed<'_>, phase: &Phase, progress: &Progress<'_>) -> Result<Meas
             Some(warm_up(Limit::Seconds(most), Some(settling))?)
         }
     };
-    let mut measured = once(bed, phase, None, progress)?;
+    let mut measured = once(bed, phase, order.as_ref(), None, progress)?;
+    measured.harness_bytes += order.as_ref().map_or(0, Order::memory_bytes);
     if let Some(warmed) = warmed {
         measured.warmup_seconds = warmed.seconds;
         measured.settling = warmed.settling;
@@ -252,6 +256,7 @@ fn on_flash(io: &[TierIo]) -> impl Iterator<Item = &TierIo> {
 fn once(
     bed: &Bed<'_>,
     phase: &Phase,
+    order: Option<&Order>,
     mut settling: Option<Settling>,
     progress: &Progress<'_>,
 ) -> Result<Measured, Failure> {
@@ -280,7 +285,7 @@ fn once(
             let pace = Pace::new(phase.rate.map(|rate| rate / phase.threads as f64), before.begun);
             let shared = &shared;
             running.push(threads.spawn(move || {
-                let mut worker = Worker::new(bed, phase, index as u64, expected_inserts);
+                let mut worker = Worker::new(bed, phase, order, index as u64, expected_inserts);
                 if let Err(failure) = worker.work(shared, pace, deadline, done) {
                     shared.fail(failure);
                 }
@@ -400,6 +405,9 @@ impl Before {
         if !counts.tells_of_flash {
             io.push(as_kernel_counts(process_io));
         }
+        if counts.has_fast_files {
+            io.push(beyond_flash(&io, process_io));
+        }
         let ops = tally.ops();
         let per_op = |seconds: f64| if ops == 0 { 0.0 } else { seconds * 1e6 / ops as f64 };
         let (hits, misses) = (counts.hits - self.counts.hits, counts.misses - self.counts.misses);
@@ -473,9 +481,39 @@ fn as_kernel_counts(process_io: ProcessIo) -> TierIo {
     }
 }
 
+/// What the calls of the process have read and written beyond `io` on flash, for the fast tier.
+fn beyond_flash(io: &[TierIo], process_io: ProcessIo) -> TierIo {
+    let (mut read_bytes, mut written_bytes) = (process_io.called_read_bytes, process_io.called_written_bytes);
+    for io in on_flash(io) {
+        read_bytes = read_bytes.saturating_sub(io.read_bytes);
+        written_bytes = written_bytes.saturating_sub(io.written_bytes);
+    }
+    TierIo {
+        tier: FAST.to_owned(),
+        cause: KERNEL_COUNTS.to_owned(),
+        read_bytes,
+        written_bytes,
+        ..TierIo::default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_flash_is_the_fast_tier() {
+        let io = |tier: &str, read_bytes, written_bytes| TierIo {
+            tier: tier.to_owned(),
+            read_bytes,
+            written_bytes,
+            ..TierIo::default()
+        };
+        let process_io =
+            ProcessIo { called_read_bytes: 100, called_written_bytes: 50, ..ProcessIo::default() };
+        let fast = beyond_flash(&[io(FLASH, 30, 5), io("any tier", 7, 7), io(FLASH, 0, 60)], process_io);
+        assert_eq!((&*fast.tier, fast.read_bytes, fast.written_bytes), (FAST, 70, 0));
+    }
 
     #[test]
     fn bytes_to_flash_are_those_of_all_runs_for_each_byte_of_all() {

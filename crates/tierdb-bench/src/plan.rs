@@ -149,9 +149,10 @@ pub fn bare_case(
 ) -> Case {
     let data_bytes = data_bytes(place, keys, sizes);
     let (fast, emulate_fast) = match system.fast() {
-        Fast::Memory => (place.site.fast_dir.clone(), &place.site.emulate_fast),
-        Fast::Block | Fast::None => {
-            (place.block_dir.clone().unwrap_or_else(|| place.site.dir.clone()), &place.emulate_block)
+        Fast::Memory => (place.site.fast_dir.clone(), &*place.site.emulate_fast),
+        fast => {
+            let device = if fast == Fast::Block { block_device(place) } else { "none" };
+            (place.block_dir.clone().unwrap_or_else(|| place.site.dir.clone()), device)
         }
     };
     // The process's number keeps two benchmarks apart that run at once.
@@ -219,6 +220,11 @@ fn group_in_words(place: &Place) -> String {
         ),
         None => "no control group: the page cache may take what the machine has".to_owned(),
     }
+}
+
+/// What is imitated on a fast block device.
+fn block_device(place: &Place) -> &str {
+    place.emulate_block.as_deref().unwrap_or("none")
 }
 
 /// What is imitated on flash.
@@ -324,7 +330,7 @@ pub fn settings(
     if used.iter().any(|system| system.fast() == Fast::Block) {
         let dir = place.block_dir.clone().unwrap_or_else(|| place.site.dir.clone());
         places.push(("fast tier, block".to_owned(), dir));
-        emulation.push(format!("fast block device {}", place.emulate_block));
+        emulation.push(format!("fast block device {}", block_device(place)));
     }
     Settings {
         keys,

@@ -72,6 +72,8 @@ impl AsRef<[u8]> for Found<'_> {
     }
 }
 
+/// The name of the fast tier in [`TierIo`].
+pub const FAST: &str = "fast";
 /// The name of the tier in [`TierIo`] on which cold values lie.
 pub const FLASH: &str = "flash";
 
@@ -112,6 +114,9 @@ pub struct Counts {
     pub io: Vec<TierIo>,
     /// Whether that of flash is among it, if there was any.
     pub tells_of_flash: bool,
+    /// Whether it has files of a fast tier in memory that it tells nothing of: what the kernel counts of its calls beyond those
+    /// to flash stands for their I/O then.
+    pub has_fast_files: bool,
     /// Reads answered from memory or from the write buffer.
     pub hits: u64,
     /// Reads that went to flash.

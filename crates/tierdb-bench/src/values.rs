@@ -167,6 +167,9 @@ pub enum Wrong {
     /// A scan gave a key that is not the one its value names.
     #[error("it stands under another key than the one it was written under")]
     Misplaced,
+    /// A scan gave a key, and none that was stored before it began and lies below.
+    #[error("the scan left out a key below it")]
+    LeftOut,
     /// A scan gave a key below the one before, or below where it began.
     #[error("the keys of a scan are not in order")]
     Unordered,

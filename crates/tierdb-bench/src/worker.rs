@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::keys::Chooser;
 use crate::measure::thread_seconds;
+use crate::order::Order;
 use crate::pace::{Due, Pace};
 use crate::phase::{Bed, Limit, Phase, Shared};
 use crate::store::StoreError;
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Worker<'a> {
     bed: &'a Bed<'a>,
     phase: &'a Phase,
+    /// Of the keys that were stored when the phase began, where it scans.
+    order: Option<&'a Order>,
     rng: fastrand::Rng,
     chooser: Chooser,
     key: Vec<u8>,
@@ -26,10 +29,17 @@ pub(crate) struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    pub(crate) fn new(bed: &'a Bed<'a>, phase: &'a Phase, index: u64, expected_inserts: u64) -> Self {
+    pub(crate) fn new(
+        bed: &'a Bed<'a>,
+        phase: &'a Phase,
+        order: Option<&'a Order>,
+        index: u64,
+        expected_inserts: u64,
+    ) -> Self {
         Worker {
             bed,
             phase,
+            order,
             rng: fastrand::Rng::with_seed(values::part_seed(phase.seed, index)),
             chooser: Chooser::new(phase.keys, bed.ledger.acknowledged(), expected_inserts),
             key: Vec::new(),
@@ -185,12 +195,13 @@ impl<'a> Worker<'a> {
     }
 
     /// Reads from the key of `number` on. Values are checked as they come, so the time of a scan has that in it. Where
-    /// nothing is overwritten meanwhile, no value may be older than the last one written.
+    /// nothing is overwritten meanwhile, no value may be older than the last one written. No key that was there before the phase may be left out.
     fn scan(&mut self, number: u64) -> Result<Instant, Failure> {
         let Bed { store, ledger, sizes, naming, .. } = self.bed;
         let count = self.phase.scans.next(&mut self.rng);
         let (greatest, overwrites) = (ledger.greatest(), self.phase.mix.overwrites());
         let (mut seen, mut wrong, mut last_name) = (0, None, 0);
+        let mut ahead = self.order.map(|order| order.from(naming.name(number)));
         let (mut last, mut expected) = (std::mem::take(&mut self.value), Vec::new());
         store
             .scan(&self.key, count, &mut |key, value| {
@@ -210,6 +221,8 @@ impl<'a> Worker<'a> {
                             Err((number, Wrong::Missing(1)))
                         } else if seen > 0 && key <= last.as_slice() {
                             Err((own, Wrong::Unordered))
+                        } else if ahead.as_mut().is_some_and(|ahead| !ahead.goes_on(last_name)) {
+                            Err((own, Wrong::LeftOut))
                         } else {
                             Ok(())
                         }

@@ -38,6 +38,9 @@ pub fn prepare(systems: &Systems, paper: &Paper) -> Result<Experiment, Failure> 
     }
 }
 
+/// What stands where a paper draws a figure and its text has none.
+const NOT_GIVEN: &str = "not given";
+
 /// What holds where the command line does not say otherwise.
 #[derive(Clone, Copy)]
 struct Defaults {
@@ -48,8 +51,9 @@ struct Defaults {
     /// Memory and fast tier for each byte of data.
     memory: f64,
     fast: f64,
-    /// What is imitated on flash.
+    /// What is imitated on flash, and on a fast block device.
     flash: &'static str,
+    block: &'static str,
 }
 
 /// The cases of a figure as they are put together.
@@ -92,6 +96,7 @@ impl<'a> Draft<'a> {
     fn place(&self, name: &str, bytes: u32) -> Result<Place, Failure> {
         let mut place = self.asked.clone();
         place.emulate_flash.get_or_insert_with(|| self.defaults.flash.to_owned());
+        place.emulate_block.get_or_insert_with(|| self.defaults.block.to_owned());
         plan::size_tiers(self.systems, &[name.to_owned()], &mut place, self.keys, Sizes::Fixed(bytes))?;
         let needs = plan::needs(self.systems, name, &place, self.keys)?;
         let share = |of: f64| (self.data(bytes) as f64 * of) as u64;

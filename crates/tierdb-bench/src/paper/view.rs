@@ -17,6 +17,10 @@ pub enum Column {
     Relative,
     /// The same, where the first RocksDB of the run, which a peer's run may have beside ours, is 1 at the same point.
     TimesRocks,
+    /// Average latency, where the view's base is 1.
+    RelativeAverage,
+    /// Average latency of the first RocksDB of the run at the same point, where that of this system is 1.
+    TimesBelowRocks,
     /// Lowest rate of a tenth of a second.
     Lowest,
     /// Average latency of all operations.
@@ -35,6 +39,8 @@ pub enum Column {
     FlashWritten,
     /// Bytes written to flash for each operation.
     FlashPerOp,
+    /// Microseconds of processor time for each operation.
+    Cpu,
     /// Share of a core that migration takes.
     MigrationCpu,
     /// Reads that the object cache answered.
@@ -69,6 +75,8 @@ impl Column {
             Column::Rate => "ops/s",
             Column::Relative => "relative",
             Column::TimesRocks => "x RocksDB",
+            Column::RelativeAverage => "relative us",
+            Column::TimesBelowRocks => "RocksDB us x",
             Column::Lowest => "lowest ops/s",
             Column::Average => "average us",
             Column::Median => "median us",
@@ -78,6 +86,7 @@ impl Column {
             Column::WriteAmplification => "W amp",
             Column::FlashWritten => "flash MiB",
             Column::FlashPerOp => "flash B/op",
+            Column::Cpu => "CPU us",
             Column::MigrationCpu => "migration CPU",
             Column::FromMemory => "DRAM reads",
             Column::FromFast => "NVM reads",
@@ -101,6 +110,7 @@ impl Column {
             Column::Average | Column::Median | Column::Tail | Column::ReadMedian | Column::ReadTail => {
                 micros(figure)
             }
+            Column::Cpu => micros(figure),
             Column::MigrationCpu
             | Column::FromMemory
             | Column::FromFast
@@ -110,7 +120,12 @@ impl Column {
             }
             Column::FlashWritten | Column::KeyBytes => format!("{figure:.1}"),
             Column::Open | Column::Recovery | Column::RecoveryPerMillion => format!("{figure:.3}"),
-            Column::Relative | Column::TimesRocks | Column::WriteAmplification | Column::Cost => {
+            Column::Relative
+            | Column::TimesRocks
+            | Column::RelativeAverage
+            | Column::TimesBelowRocks
+            | Column::WriteAmplification
+            | Column::Cost => {
                 format!("{figure:.2}")
             }
         }
@@ -120,7 +135,8 @@ impl Column {
     fn of(self, case: &Repeated, index: usize) -> Option<f64> {
         let spread = match self {
             Column::Cost => return case.label.split('$').nth(1)?.split('/').next()?.parse().ok(),
-            Column::Relative | Column::TimesRocks => return None,
+            Column::Relative | Column::RelativeAverage => return None,
+            Column::TimesRocks | Column::TimesBelowRocks => return None,
             Column::KeyBytes => case.figure(|run| run.space.index_bytes_per_key()),
             Column::Open => case.figure(|run| run.open_seconds),
             Column::Recovery => case.figure(|run| run.recover_seconds),
@@ -158,6 +174,7 @@ impl Column {
             Column::WriteAmplification => phase.write_amplification,
             Column::FlashWritten => Some(flash() / f64::from(1 << 20)),
             Column::FlashPerOp => Some(flash() / phase.ops.max(1) as f64),
+            Column::Cpu => Some(phase.cpu_us_per_op),
             Column::MigrationCpu => Some(grown("migration_cpu_ns")? / 1e9 / phase.seconds.max(1e-9)),
             Column::FromMemory => share(from_memory),
             Column::FromFast => share(from_fast),
@@ -218,8 +235,8 @@ pub struct View {
     pub load: bool,
     /// Whether the second is what the first is compared with.
     pub base: Option<fn(At<'_>, At<'_>) -> bool>,
-    /// The paper's figure for a point.
-    pub paper: fn(At<'_>) -> Option<String>,
+    /// The paper's figure for a point of a system.
+    pub paper: fn(&str, At<'_>) -> Option<String>,
     /// The plot.
     pub drawing: Option<Drawing>,
     /// Whether the distribution of the latencies of reads is drawn.
@@ -241,7 +258,7 @@ impl View {
             columns,
             load: false,
             base: None,
-            paper: |_| None,
+            paper: |_, _| None,
             drawing: None,
             distribution: false,
         }
@@ -266,17 +283,24 @@ impl View {
     fn figure(&self, points: &[Point<'_>], point: &Point<'_>, column: Column) -> Option<f64> {
         let system = |of: &Point<'_>| of.case.first().system.clone();
         let base = match column {
-            Column::Relative => {
+            Column::Relative | Column::RelativeAverage => {
                 let is_base = self.base?;
                 points.iter().find(|other| system(other) == system(point) && is_base(point.at, other.at))?
             }
-            Column::TimesRocks => {
+            Column::TimesRocks | Column::TimesBelowRocks => {
                 points.iter().find(|other| system(other).starts_with("rocksdb") && point.at == other.at)?
             }
             _ => return column.of(point.case, point.index),
         };
-        let base = Column::Rate.of(base.case, base.index).filter(|rate| *rate > 0.0)?;
-        Some(Column::Rate.of(point.case, point.index)? / base)
+        let (what, is_upside_down) = match column {
+            Column::RelativeAverage => (Column::Average, false),
+            Column::TimesBelowRocks => (Column::Average, true),
+            _ => (Column::Rate, false),
+        };
+        let own = what.of(point.case, point.index)?;
+        let base = what.of(base.case, base.index)?;
+        let (part, whole) = if is_upside_down { (base, own) } else { (own, base) };
+        (whole > 0.0).then(|| part / whole)
     }
 
     /// The figure as text.
@@ -304,7 +328,7 @@ impl View {
             row.extend(shown.iter().map(|column| {
                 self.figure(&points, point, *column).map_or(String::new(), |figure| column.text(figure))
             }));
-            row.push((self.paper)(point.at).unwrap_or_default());
+            row.push((self.paper)(&point.case.first().system, point.at).unwrap_or_default());
             rows.push(row);
         }
         let widths: Vec<usize> = (0..rows[0].len())
@@ -397,28 +421,47 @@ impl View {
 mod tests {
     use super::*;
     use crate::case::Outcome;
+    use crate::tally::Latency;
 
     #[test]
     fn what_rocksdb_has_at_a_point_is_what_ours_is_a_multiple_of() {
         let case = |system: &str, rates: [f64; 2]| {
-            let phase =
-                |(name, rate): (&str, f64)| Measured { name: name.to_owned(), rate, ..Measured::default() };
+            let phase = |(name, rate): (&str, f64)| {
+                // Of one thread.
+                let latency = Latency {
+                    op: Op::Read,
+                    count: 1,
+                    never_begun: 0,
+                    average_us: 1e6 / rate,
+                    p50_us: 0.0,
+                    p99_us: 0.0,
+                    p999_us: 0.0,
+                    max_us: 0.0,
+                    cdf: Vec::new(),
+                };
+                Measured { name: name.to_owned(), rate, latencies: vec![latency], ..Measured::default() }
+            };
             let phases = vec![phase(("load", 9.0)), phase(("a", rates[0])), phase(("b", rates[1]))];
             let run = Outcome { system: system.to_owned(), phases, ..Outcome::default() };
             Repeated { label: String::new(), runs: vec![run] }
         };
-        let view = View::plain("a figure".to_owned(), "", &[Column::Rate, Column::TimesRocks]);
+        let view = View::plain(
+            "a figure".to_owned(),
+            "",
+            &[Column::Rate, Column::TimesBelowRocks, Column::TimesRocks],
+        );
         let ours = case("slab-byte", [300.0, 50.0]);
         let alone = Report { cases: vec![ours.clone()], ..Report::default() };
         assert!(!view.text(&alone).contains("x RocksDB"), "{}", view.text(&alone));
         let beside = Report { cases: vec![ours, case("rocksdb-tiers", [100.0, 100.0])], ..Report::default() };
         let text = view.text(&beside);
         let line = |what: &str| {
-            text.lines().find(|line| line.starts_with(what)).map(|line| line.split_whitespace().last())
+            let line = text.lines().find(|line| line.starts_with(what)).expect("a line");
+            line.split_whitespace().rev().take(2).map(str::to_owned).collect::<Vec<_>>()
         };
         assert!(text.contains("x RocksDB"), "{text}");
-        assert_eq!(line("  slab-byte      a"), Some(Some("3.00")), "{text}");
-        assert_eq!(line("  slab-byte      b"), Some(Some("0.50")), "{text}");
+        assert_eq!(line("  slab-byte      a"), ["3.00", "3.00"], "{text}");
+        assert_eq!(line("  slab-byte      b"), ["0.50", "0.50"], "{text}");
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl Desk<'_> {
         Place {
             site: self.asked.site.clone(),
             block_dir: None,
-            emulate_block: "none".to_owned(),
+            emulate_block: None,
             emulate_flash: None,
             key_size: Some(MIN_KEY_BYTES),
             memory: memory.map(|bytes| ByteSize(bytes.max(LEAST_MEMORY))),
@@ -305,7 +305,7 @@ impl Comparison {
                 let systems: &[_] = if self == Comparison::Slab {
                     &["slab-byte", "rocksdb-tiers"]
                 } else {
-                    place.emulate_block = SLAB_FAST.to_owned();
+                    place.emulate_block = Some(SLAB_FAST.to_owned());
                     &["slab-device", "slab-block", "rocksdb-tiers-block"]
                 };
                 for (label, distribution) in DISTRIBUTIONS {

@@ -56,8 +56,8 @@ pub struct FastTier {
     /// *Fixed when the store is created.*
     #[serde(default)]
     pub kind: FastKind,
-    /// A device to imitate the latency of: `optane-pmem` for the byte kinds; `optane-ssd`, `tlc` or `qlc` for
-    /// block. Default none.
+    /// A device to imitate the latency of: `optane-pmem` for the byte kinds; `optane-ssd`, `pcie4-ssd`, `tlc` or
+    /// `qlc` for block. Default none.
     ///
     /// For benchmarks on other hardware than the intended; slows the tier down, never up. *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -102,7 +102,7 @@ pub struct FlashTier {
     /// already used, writes fail with `NoSpace` until enough is deleted.
     #[serde(default, with = "size::optional", skip_serializing_if = "Option::is_none")]
     pub capacity: Option<ByteSize>,
-    /// A device to imitate the latency of: `optane-ssd`, `tlc` or `qlc`. Default none.
+    /// A device to imitate the latency of: `optane-ssd`, `pcie4-ssd`, `tlc` or `qlc`. Default none.
     ///
     /// For benchmarks on other hardware than the intended; slows the tier down, never up. *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -165,7 +165,7 @@ fn is_false(set: &bool) -> bool {
     !set
 }
 
-/// Byte-addressable devices by name, with the latency of a drain in nanoseconds (PRISM Figure 1).
+/// Byte-addressable devices by name, with the latency of a drain in nanoseconds (PRISM section 2.1).
 const BYTE_DEVICES: [(&str, u64); 1] = [("optane-pmem", 300)];
 
 /// What a drain takes at least on the byte-addressable device `name`, if there is one.
