@@ -22,7 +22,7 @@ pub struct Cli {
 
 fn main_help() -> String {
     format!(
-        "{}\nExamples:\n  tierdb put ./store user42 'Zurich'\n  tierdb get ./store user42\n  tierdb load ./store people.csv --key-column id --prefix person/\n  tierdb scan ./store --prefix person/ --limit 10\n\nErrors go to standard error as 'tierdb: MESSAGE'.",
+        "{}\nExamples:\n  tierdb put ./store user42 'Zurich'\n  tierdb get ./store user42\n  tierdb load ./store people.csv --key-column id --prefix person/\n  tierdb scan ./store --prefix person/ --limit 10\n\nErrors go to standard error as 'tierdb: MESSAGE', wrong usage as 'error: MESSAGE'.",
         Exit::help()
     )
 }
@@ -102,7 +102,7 @@ pub enum Command {
     /// Show what the store holds, on which tiers, and what that cost
     ///
     /// Counters start at zero whenever a store is opened; what was counted before, in each use that ended with a close, is summed
-    /// up under 'before this open'. 'tierdb load --stat' shows the counters of a load. What is zero is left out; --json has it.
+    /// up under 'before this open'. 'tierdb load --stat' shows the counters of a load. What was never counted is left out; --json has it.
     #[command(after_help = "Examples:
   tierdb stat ./store
   tierdb stat ./store --json")]

@@ -26,6 +26,16 @@ pub struct TierDir<D: Dir> {
     pub emulation: Option<Emulation>,
 }
 
+impl<D: Dir> TierDir<D> {
+    /// What it is, in words: `own`, and what is imitated.
+    pub fn medium(&self, own: &str) -> String {
+        match &self.emulation {
+            Some(emulation) => format!("{own}, EMULATED {}", emulation.name),
+            None => own.into(),
+        }
+    }
+}
+
 /// What an engine stores on.
 pub struct Media<P: Pool, D: Dir> {
     /// The fast tier.

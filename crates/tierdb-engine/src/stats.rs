@@ -2,6 +2,10 @@
 
 use tierdb_base::TierRole;
 use tierdb_device::{Cause, Meter};
+use tierdb_pmem::Pool;
+
+/// The cause under which stands what goes to a fast tier in memory: cache lines.
+const WRITE_BACKS: &str = "write_backs";
 
 /// One tier: what it is, how full it is and with what.
 #[derive(Clone, Debug, PartialEq)]
@@ -10,7 +14,7 @@ pub struct TierStats {
     pub role: TierRole,
     /// Its path.
     pub path: String,
-    /// How its writes become durable, and whether it is emulated, in words.
+    /// What it is, in words: of the pool how its writes become durable; and what is imitated.
     pub medium: String,
     /// Most bytes the store may use on it.
     pub capacity: u64,
@@ -18,7 +22,8 @@ pub struct TierStats {
     pub used: u64,
     /// Bytes in use by each part: name and bytes.
     pub parts: Vec<(&'static str, u64)>,
-    /// Its I/O by cause since open.
+    /// Its I/O by cause since open. Of one in memory that is what was written back: ranges, bytes of their cache lines, and fences; what
+    /// is loaded from it is not counted.
     pub io: Vec<(&'static str, IoStats)>,
 }
 
@@ -52,6 +57,22 @@ impl IoStats {
             (cause.name(), io)
         };
         Cause::ALL.iter().map(of).filter(|(_, io)| *io != IoStats::default()).collect()
+    }
+
+    /// The same of a fast tier, which is `pool` and has its block I/O counted by `meter`.
+    pub fn of_fast(meter: &Meter, pool: &impl Pool) -> Vec<(&'static str, IoStats)> {
+        let backs = pool.write_backs();
+        let writes = IoStats {
+            writes: backs.ranges,
+            written_bytes: backs.bytes,
+            syncs: backs.fences,
+            ..IoStats::default()
+        };
+        let mut all = Self::by_cause(meter);
+        if writes != IoStats::default() {
+            all.push((WRITE_BACKS, writes));
+        }
+        all
     }
 }
 

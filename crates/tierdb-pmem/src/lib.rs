@@ -17,6 +17,6 @@ pub mod stage;
 
 pub use arena::Arena;
 pub use mapped::MappedPool;
-pub use pool::{Admitted, Lsn, PersistenceDomain, Pool};
+pub use pool::{Admitted, Lsn, PersistenceDomain, Pool, WriteBacks};
 pub use sealed::{seal, unseal};
 pub use stage::{Drained, Stage};

@@ -2,7 +2,7 @@
 
 use crate::arena::Arena;
 use crate::mapping::{Reservation, is_dax};
-use crate::pool::{Admitted, Lsn, PersistenceDomain, Pool};
+use crate::pool::{Admitted, Lsn, PersistenceDomain, Pool, WriteBacks};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstat, fsync, ftruncate};
 use rustix::io::{Errno, retry_on_intr};
@@ -11,6 +11,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tierdb_base::{Error, Location, Result, TierRole};
+use tierdb_sync::Counter;
+
+/// Bytes of a cache line, which is what is written back.
+const LINE: u64 = 64;
 
 /// A pool in memory: mapped files on DAX file systems, one after another, or emulated NVM.
 ///
@@ -22,6 +26,9 @@ pub struct MappedPool {
     parts: Box<[(u64, Arc<str>)]>,
     domain: PersistenceDomain,
     drain_ns: u64,
+    flushed_ranges: Counter,
+    flushed_lines: Counter,
+    fences: Counter,
 }
 
 /// A file of a pool, open and of the right length.
@@ -124,8 +131,7 @@ impl MappedPool {
             at += part.len;
         }
         let domain = if dax { flush::domain()? } else { PersistenceDomain::Emulated };
-        let arena = Arena::mapped(reserved.into_mapping());
-        Ok(MappedPool { arena, parts: parts.into(), domain, drain_ns: 0 })
+        Ok(Self::new(Arena::mapped(reserved.into_mapping()), parts.into(), domain))
     }
 
     /// An emulated pool of `len` bytes in plain memory, which lasts as long as this value.
@@ -145,11 +151,18 @@ impl MappedPool {
     }
 
     fn on_arena(arena: Arena) -> Self {
+        Self::new(arena, [(0, "memory pool".into())].into(), PersistenceDomain::Emulated)
+    }
+
+    fn new(arena: Arena, parts: Box<[(u64, Arc<str>)]>, domain: PersistenceDomain) -> Self {
         MappedPool {
             arena,
-            parts: [(0, "memory pool".into())].into(),
-            domain: PersistenceDomain::Emulated,
+            parts,
+            domain,
             drain_ns: 0,
+            flushed_ranges: Counter::default(),
+            flushed_lines: Counter::default(),
+            fences: Counter::default(),
         }
     }
 
@@ -206,9 +219,22 @@ impl Pool for MappedPool {
         self.arena.write(at, bytes);
     }
 
+    fn write_backs(&self) -> WriteBacks {
+        WriteBacks {
+            ranges: self.flushed_ranges.get(),
+            bytes: self.flushed_lines.get() * LINE,
+            fences: self.fences.get(),
+        }
+    }
+
     #[inline]
     fn flush(&self, at: u64, len: u64) {
-        if self.domain == PersistenceDomain::Adr && len > 0 {
+        if len == 0 {
+            return;
+        }
+        self.flushed_ranges.add(1);
+        self.flushed_lines.add((at + len).div_ceil(LINE) - at / LINE);
+        if self.domain == PersistenceDomain::Adr {
             let first = &self.arena.words()[(at / 8) as usize..];
             flush::write_back(first, (at % 8 + len) as usize);
         }
@@ -217,6 +243,7 @@ impl Pool for MappedPool {
     #[inline]
     fn fence(&self) {
         flush::fence();
+        self.fences.add(1);
         if self.drain_ns > 0 {
             let start = std::time::Instant::now();
             while (start.elapsed().as_nanos() as u64) < self.drain_ns {
@@ -262,7 +289,7 @@ mod flush {
     use std::sync::atomic::AtomicU64;
     use tierdb_base::{Error, Result};
 
-    const LINE: usize = 64;
+    const LINE: usize = super::LINE as usize;
 
     /// ADR needs `clwb`, without which the pool is refused.
     pub fn domain() -> Result<PersistenceDomain> {
@@ -304,7 +331,7 @@ mod flush {
     use std::sync::atomic::AtomicU64;
     use tierdb_base::{Error, Result};
 
-    const LINE: usize = 64;
+    const LINE: usize = super::LINE as usize;
 
     /// ADR needs `dc cvap`, without which the pool is refused.
     pub fn domain() -> Result<PersistenceDomain> {
@@ -353,6 +380,9 @@ mod tests {
             pool.flush(4099, 5);
             pool.fence();
             pool.publish(8, 42);
+            assert_eq!(pool.write_backs(), WriteBacks { ranges: 2, bytes: 128, fences: 1 });
+            pool.flush(126, 68);
+            assert_eq!(pool.write_backs().bytes, 128 + 3 * 64, "whole lines");
         }
         {
             let pool = MappedPool::open(&path, 8192, true).expect("reopen");

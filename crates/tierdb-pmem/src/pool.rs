@@ -47,6 +47,17 @@ impl fmt::Display for PersistenceDomain {
     }
 }
 
+/// What was written back to a pool in memory since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteBacks {
+    /// Ranges that were [flushed](Pool::flush).
+    pub ranges: u64,
+    /// Bytes of the cache lines that these touch.
+    pub bytes: u64,
+    /// [Fences](Pool::fence).
+    pub fences: u64,
+}
+
 /// Room for flushes that [`Pool::admit`] has kept free. It is given back on drop: to be held until all is flushed that it was
 /// asked for.
 #[must_use = "the room is given back at once"]
@@ -123,6 +134,11 @@ pub trait Pool: Send + Sync + 'static {
     /// What it counts about its own work since it was opened, by name. Nothing, where there is no such work.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
+    }
+
+    /// What was written back, by a pool whose device nobody else counts the writes of. Loads are counted by none.
+    fn write_backs(&self) -> WriteBacks {
+        WriteBacks::default()
     }
 
     /// Name of the file that `at` is in (its path, where it has one), and the place in it, for errors.

@@ -43,7 +43,7 @@ pub struct FlashDir<D: Dir> {
     pub number: u32,
     pub tables: TableDir<D>,
     pub name: Arc<str>,
-    pub medium: &'static str,
+    pub medium: String,
     pub capacity: u64,
     pub meter: Meter,
     pub budget: WearBudget,
@@ -86,11 +86,7 @@ impl<D: Dir> FlashDir<D> {
         FlashDir {
             number,
             name: tier.dir.name(),
-            medium: match tier.emulation {
-                Some(emulation) => emulation.name,
-                None if is_fast(number) => "block device",
-                None => "flash",
-            },
+            medium: tier.medium(if is_fast(number) { "block device" } else { "flash" }),
             tables: TableDir::new(tier.dir, store, tier.meter.clone(), pace),
             capacity: tier.capacity,
             meter: tier.meter,

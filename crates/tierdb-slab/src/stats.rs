@@ -81,13 +81,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("table indexes and filters", table_parts),
                 ("free for records", slabs.free_bytes()),
             ],
-            io: IoStats::by_cause(&self.fast_meter),
+            io: IoStats::of_fast(&self.fast_meter, &*self.heap.pool),
         }];
         let dirs = self.flash.fast_dirs().iter().chain(self.flash.dirs());
         tiers.extend(dirs.map(|dir| TierStats {
             role: if dir.is_fast() { TierRole::Fast } else { TierRole::Flash },
             path: dir.name.to_string(),
-            medium: dir.medium.to_owned(),
+            medium: dir.medium.clone(),
             capacity: dir.capacity,
             used: dir.used(),
             parts: vec![("tables", dir.used())],

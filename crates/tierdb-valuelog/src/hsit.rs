@@ -10,8 +10,8 @@
 //!    that may still hold its number has ended, but for cursors: their snapshots see *none* there, before and after.
 //! 3. No two writes publish the same word 0 for an entry while an operation that has seen the first is running: a dirty bit is
 //!    cleared by comparing words. But a writer that waits for its device holds a word for longer, and once in 4,096 times another
-//!    write has its tag: of two deletes of a key in that time, or of two puts to the same place, a lap of the ring apart, the second
-//!    could then pass for durable before it is.
+//!    write has its tag: of two puts to the same place in that time, a lap of the ring apart, the second could then pass for durable
+//!    before it is.
 //! 4. Word 1 says nothing after a crash; it is zeroed when the store is opened.
 //!
 //! A word that points at a record is checked against the record. One that says *none* or *free* has nothing

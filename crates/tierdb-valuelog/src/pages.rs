@@ -9,8 +9,8 @@
 //! └──────────┴─────────────────────────┴───────────────┘
 //! ```
 //!
-//! * A page's word is published after the page was initialised, and set to zero when nothing on media
-//!   refers to the page any more.
+//! * A page's word is published after the page was initialised, or written with it before anything refers to it, and set to zero when
+//!   nothing on media refers to the page any more.
 //! * *check* is 16 bits of a checksum of page number, kind and info, so that a damaged word is noticed.
 //! * For pages that something else refers to (leaves, blobs) the word is a hint: it says what a page
 //!   was used for if the reference to it is lost. For pages that only the table names it is the truth.

@@ -1,7 +1,7 @@
 //! The Persistent Write Buffer: append-only rings in the pool (PRISM §4.3).
 //!
-//! A writer appends to the ring it used last, so writers share no append point unless there are more
-//! of them than rings. Invariants:
+//! A thread appends to a ring of its own, or to the next free one while that is taken, so writers share no append point
+//! unless there are more of them than rings. Invariants:
 //!
 //! 1. Positions only grow; the offset of a position is its remainder by the ring's length.
 //! 2. Whoever appends holds the ring until its records are drained. So every record between tail and
@@ -107,7 +107,7 @@ impl<P: Pool> Rings<P> {
         self.rings.iter().map(|ring| ring.fill()).sum()
     }
 
-    /// The ring this thread used last, or another that is free, or that one when none is.
+    /// This thread's ring, or the next one that is free, or this thread's when none is.
     pub fn lease(&self) -> Appender<'_, P> {
         let first = thread_shard() % self.rings.len();
         for i in 0..self.rings.len() {

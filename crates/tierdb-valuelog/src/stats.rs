@@ -59,7 +59,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 ("hsit", self.hsit.pool_bytes()),
                 ("value cache, second level", self.second_level.bytes()),
             ],
-            io: IoStats::by_cause(&self.fast_meter),
+            io: IoStats::of_fast(&self.fast_meter, &*self.pool),
         }];
         tiers.extend(self.storage.devices().iter().map(|device| {
             let usage = device.usage();

@@ -324,8 +324,8 @@ pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied
 /// made. Until then it says that it is being created, so that a crash, or a checkpoint found damaged, leaves
 /// nothing that could be taken for the store. Returns when all of it survives power loss.
 ///
-/// Without a fast tier that is byte-addressable the new store's index lives in DRAM. It gets room for that of the
-/// checkpoint, whatever is usual on this machine.
+/// Without a fast tier that is byte-addressable the new store's index lives in DRAM. With the valuelog engine it gets room for that of the
+/// checkpoint, whatever is usual on this machine: on one SSD, if `memory` is not set, as far as a quarter of the capacity allows.
 ///
 /// # Errors
 /// `Invalid` if the target holds a store, or `memory` is set and too small for the index; `NotAStore` if `checkpoint_dir` is no checkpoint or the target holds

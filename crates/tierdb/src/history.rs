@@ -59,7 +59,7 @@ pub struct History {
     pub counters: BTreeMap<String, u64>,
     /// [Gauges](Stats::gauges) by name, as of the last close.
     pub gauges: BTreeMap<String, u64>,
-    /// I/O by role, `fast` or `flash`, and cause.
+    /// I/O by role, `fast` or `flash`, and cause; what stands under `write_backs` as in [`TierStats`](crate::TierStats).
     pub io: BTreeMap<String, BTreeMap<String, IoSum>>,
 }
 

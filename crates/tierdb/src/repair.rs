@@ -36,10 +36,10 @@ pub const REPORT_NAME: &str = "REPAIR-REPORT.txt";
 ///
 /// Nothing is changed, so its media may be ones that cannot be written: where the store was not closed, recovery is done in
 /// memory only. A store that cannot be opened for damage, or since a medium does not give back what it holds, gives a report that
-/// says so.
+/// says so. Needs DRAM for the whole pool where that is byte-addressable.
 ///
 /// # Errors
-/// `NotFound`, `TierMissing`, `Locked` and others of opening, but none for damage.
+/// `NotFound`, `TierMissing`, `Locked` and others of opening, but none for damage; `Unsupported` if there is not so much DRAM.
 pub fn verify_offline(config: &Config) -> Result<VerifyReport> {
     let report = Prepared::look(config).and_then(|remains| {
         let check = Check { config, engine: remains.shape.engine };

@@ -568,6 +568,26 @@ fn what_one_device_does_is_counted_once() {
     assert!(causes(TierRole::Flash).contains(&"log"), "{:?}", causes(TierRole::Flash));
 }
 
+/// Goal: what is written to byte-addressable media is counted, and remembered.
+#[test]
+fn what_goes_to_a_fast_tier_in_memory_is_counted_as_what_is_written_back() {
+    for engine in [EngineKind::Valuelog, EngineKind::Slab] {
+        let place = Place::new();
+        let config = place.tiered(FastKind::Emulated).with_engine(engine);
+        let db = Db::open_config(&config).expect("create");
+        fill(&db);
+        let stats = db.stats();
+        let fast: Vec<_> = stats.tiers.iter().filter(|tier| tier.role == TierRole::Fast).collect();
+        let [(cause, written)] = fast[0].io[..] else { panic!("{:?}", fast[0].io) };
+        assert_eq!((cause, written.reads), ("write_backs", 0));
+        assert!(written.written_bytes > stats.user_bytes_written && written.syncs >= 500, "{written:?}");
+        db.close().expect("close");
+        let db = Db::open_config(&config).expect("open");
+        let before = &db.history().expect("it was used before").io["fast"]["write_backs"];
+        assert!(before.written_bytes >= written.written_bytes, "{before:?} and {written:?}");
+    }
+}
+
 /// Goal: what is advised helps. The room for the index cannot be raised by a capacity.
 #[test]
 fn a_full_index_names_what_bounds_it() {

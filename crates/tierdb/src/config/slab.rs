@@ -62,9 +62,10 @@ pub struct Slab {
     /// Most levels of tables on flash. Default: as many as the capacities call for; 1..=4.
     ///
     /// The first level may become ten times as large as the fast tier, each further one ten times as large as the one before, and what is
-    /// more is in the last one. So where flash is no more than ten times as large as the fast tier there is one level. With `1` there is
-    /// one in any case: a read looks into one table less, and each key that moves to flash rewrites more of it. A store
-    /// that has tables in a deeper level keeps that. *Takes effect on open.*
+    /// more is in the last one. So where flash is no more than ten times as large as the fast tier there is one level, but two at least
+    /// on a block fast tier with records in memory, which has the first. With `1` there is one in any case, and no table on such a tier:
+    /// a read looks into one table less, and each key that moves to flash rewrites more of it. A store that has tables in a deeper
+    /// level keeps that. *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub levels: Option<u8>,
     /// Consecutive tables whose key ranges are migrated as one to make room (`i` of PrismDB §4.4.1). Default 1, 1..=16.
