@@ -385,7 +385,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         (self.hsit.word(entry).clean() == word).then(|| self.storage.filling(word.place()))
     }
 
-    /// The value in a record just read from flash. It goes through the cache if that takes it, and if the word is that of the entry, in
+    /// The value in a record just read from flash. The cache gets a copy if it takes one, and if the word is that of the entry, in
     /// the filling that it was before the read.
     pub fn admit_and_share(
         &self,

@@ -436,7 +436,7 @@ mod tests {
                     word: n,
                     filling: 0,
                     proven: n % 7 != 0,
-                    record: Copied::new(&of(n), None),
+                    record: Copied::new(&of(n), 0, None),
                 });
                 for _ in 0..3 {
                     let n = n - n.min(random.u64(..500) * random.u64(..3));
@@ -470,7 +470,7 @@ mod tests {
     }
 
     fn keep(level: &SecondLevel<MappedPool>, word: u64, filling: u32, record: &[u8]) {
-        level.keep(&Gone { word, filling, proven: true, record: Copied::new(record, None) });
+        level.keep(&Gone { word, filling, proven: true, record: Copied::new(record, 0, None) });
     }
 
     /// Reads it as an engine does. Says whether it was for DRAM.
@@ -532,7 +532,7 @@ mod tests {
         let (level, _) = new();
         let of = |n: u64| record(&n.to_le_bytes(), &vec![n as u8; 900]);
         let once = |n: u64| {
-            level.keep(&Gone { word: n, filling: 0, proven: false, record: Copied::new(&of(n), None) })
+            level.keep(&Gone { word: n, filling: 0, proven: false, record: Copied::new(&of(n), 0, None) })
         };
         (1..5000).for_each(once);
         let room = level.bytes() / 960;

@@ -21,8 +21,8 @@
 //!
 //! Memory: [`Cache::memory_bytes`] counts copies, slots, lists and all else the cache allocated, with the
 //! allocator's overhead, and never exceeds the capacity by what is inserted: room is reserved before it is
-//! used. The memory of what is evicted is kept for what comes next (`spare`), as far as the capacity has room for it, and counted. Bytes lent to callers
-//! ([`Value`], [`Member`]) are no longer counted once evicted, nor are those that wait for running reads to end: some hundreds of
+//! used. The memory of what is evicted is kept for what comes next (`spare`), as far as the capacity has room for it, and counted. What is given back
+//! is no longer counted, though callers that it was lent to ([`Value`], [`Member`]) or running reads may have it for some time: some hundreds of
 //! copies at the most, as long as no read takes long.
 //!
 //! What is evicted in the background is handed out, for the second level ([`crate::second_level`]).
@@ -53,7 +53,7 @@ use policy::Policy;
 pub use regions::Reader;
 use regions::Regions;
 pub use spare::Copied;
-use spare::{Spare, memory_for};
+use spare::{Spare, kept_bytes, memory_for};
 pub use table::Slot;
 use table::{Cell, Table};
 pub use upkeep::{Gone, Member};
@@ -61,8 +61,6 @@ pub use upkeep::{Gone, Member};
 /// A copy of a record on flash.
 struct Cached {
     record: Copied,
-    start: u32,
-    end: u32,
     entry: u64,
     word: AtomicU64,
     /// The word that it was read by.
@@ -85,10 +83,14 @@ fn heap_bytes(len: usize) -> u64 {
     (len as u64 + 8).next_multiple_of(16).max(32)
 }
 
-/// Bytes that a copy takes in so much memory: two allocations, one with two counts of references.
+/// Bytes that an allocation of `len` takes that is shared, with its two counts of references.
+fn shared_bytes(len: usize) -> u64 {
+    heap_bytes(2 * size_of::<usize>() + len)
+}
+
+/// Bytes that a copy takes in so much memory.
 fn cost(memory: usize) -> u64 {
-    const COUNTS: usize = 2 * size_of::<usize>();
-    heap_bytes(COUNTS + memory) + heap_bytes(size_of::<Cached>())
+    shared_bytes(memory) + heap_bytes(size_of::<Cached>())
 }
 
 /// The cached part of a scan.
@@ -157,7 +159,7 @@ impl Cache {
         }
     }
 
-    /// Changes the capacity. A lower one is reached by [`Cache::maintain`]; until then nothing is inserted.
+    /// Changes the capacity. A lower one is reached by [`Cache::maintain`]; until then who inserts has to make room for it.
     ///
     /// Slots are not given back: a cache keeps 40 bytes for each copy it ever held at once. To shrink to a
     /// small part, start a new cache; published slots of the old one answer nothing there.
@@ -209,12 +211,12 @@ impl Cache {
     /// Caches a copy of the record of `entry` just read at `word` in a `filling` of its chunk, of which `value` is the part that
     /// readers want. It is `known` if it, or its part of flash, was read before. Returns the slot to publish.
     ///
-    /// `None` if it is not to be cached: it is larger than an eighth of the room for copies, or the cache is full
+    /// `None` if it is not to be cached: it is larger than an eighth of the capacity, or the cache is full
     /// and there is not soon room. A reader that finds the cache full makes room itself, in bounded time;
     /// [`Cache::maintain`] is there to spare it that.
     ///
     /// # Panics
-    /// If `value` lies outside the record.
+    /// If `value` is not the last part of the record.
     pub fn insert(
         &self,
         entry: u64,
@@ -223,7 +225,10 @@ impl Cache {
         value: Range<usize>,
         known: bool,
     ) -> Option<Slot> {
-        assert!(value.start <= value.end && value.end <= record.len(), "the value lies inside the record");
+        assert!(
+            value.start <= value.end && value.end == record.len(),
+            "the value is the last part of the record"
+        );
         let memory_len = memory_for(record.len());
         let cost = cost(memory_len);
         if cost > self.capacity() / 8 || cost > u64::from(u32::MAX) {
@@ -231,15 +236,14 @@ impl Cache {
         }
         // It is counted already.
         let spare = self.spare.take(memory_len);
-        let counted = if spare.is_some() { memory_len as u64 } else { 0 };
+        let counted = if spare.is_some() { kept_bytes(memory_len) } else { 0 };
         if !self.reserve(cost - counted) && !self.make_room(cost - counted) {
             self.release(counted);
             return None;
         }
-        let (start, end) = (value.start as u32, value.end as u32);
         self.entries.fetch_add(1, Relaxed);
-        let (record, word) = (Copied::new(record, spare), AtomicU64::new(origin));
-        let cached = Box::new(Cached { record, start, end, entry, word, origin, filling, known });
+        let (record, word) = (Copied::new(record, value.start, spare), AtomicU64::new(origin));
+        let cached = Box::new(Cached { record, entry, word, origin, filling, known });
         let slot = self.place(cached);
         if slot.is_none() {
             self.entries.fetch_sub(1, Relaxed);
@@ -291,7 +295,7 @@ impl Cache {
     }
 
     /// Whether [`Cache::maintain`] is wanted now, for readers not to have to make room themselves: less than
-    /// a 64th of the capacity is left.
+    /// a 64th of the capacity is left beside memory that is kept for copies to come.
     pub fn pressure(&self) -> bool {
         let capacity = self.capacity();
         self.used_beside_spare() > capacity - capacity / 64
@@ -337,7 +341,7 @@ impl Cache {
         cached.is(entry, word).then(|| then(cell, cached))
     }
 
-    /// Empties a cell if it holds a copy that is `meant`, and gives its bytes back. Returns the copy.
+    /// Empties a cell if it holds a copy that is `meant`, and gives its bytes back, or keeps its memory for copies to come. Returns the copy.
     fn empty<'g>(
         &self,
         cell: &'g Cell,
@@ -346,7 +350,7 @@ impl Cache {
     ) -> Option<&'g Cached> {
         let cached = cell.cached.take_if(meant, guard)?;
         self.entries.fetch_sub(1, Relaxed);
-        let (cost, memory) = (cached.cost(), cached.record.memory_len() as u64);
+        let (cost, memory) = (cached.cost(), kept_bytes(cached.record.memory_len()));
         let others = self.used_beside_spare().saturating_sub(cost);
         let given_back = self.spare.keep(&cached.record, self.capacity().saturating_sub(others));
         self.release(cost - memory + given_back);
@@ -356,12 +360,15 @@ impl Cache {
         Some(cached)
     }
 
-    /// Takes bytes of the capacity, if there are so many left.
+    /// Takes bytes of the capacity, if there are so many left beside memory that is kept for copies to come, which is given back for them.
     fn reserve(&self, bytes: u64) -> bool {
         let capacity = self.capacity();
         let more = |used: u64| used.checked_add(bytes).filter(|&after| after <= capacity);
         let take = || self.used.fetch_update(Relaxed, Relaxed, more).is_ok();
-        take() || self.give_spare_back(bytes) && take()
+        take() || {
+            let lacking = self.memory_bytes().saturating_add(bytes).saturating_sub(capacity);
+            (lacking == 0 || self.give_spare_back(lacking)) && take()
+        }
     }
 
     /// Gives back so many bytes of the memory that is kept for copies to come, or all there is. Says whether there was any.
@@ -385,6 +392,6 @@ impl Cached {
 
     #[inline]
     fn value(&self) -> Value {
-        self.record.value(self.start as usize..self.end as usize)
+        self.record.value()
     }
 }

@@ -308,9 +308,7 @@ mod tests {
 
     fn copy() -> Box<Cached> {
         Box::new(Cached {
-            record: Copied::new(&[], None),
-            start: 0,
-            end: 0,
+            record: Copied::new(&[], 0, None),
             entry: 0,
             word: Default::default(),
             origin: 0,

@@ -154,7 +154,7 @@ fn audit(cache: &Cache) -> u64 {
         segment += 1;
     }
     let ghost = if lists.ghost.marks() == 0 { 0 } else { Ghost::bytes_of(lists.ghost.marks()) };
-    let counted = empty + segments + ghost + bytes + cache.spare.bytes();
+    let counted = empty + segments + ghost + bytes + cache.spare.audit();
     assert_eq!(cache.memory_bytes(), counted, "every byte is counted, and once");
     bytes
 }
@@ -321,6 +321,41 @@ fn threads_see_right_values_within_the_capacity() {
     (0..2000).for_each(|entry| index.overwrite(&cache, entry));
     assert_eq!(audit(&cache), 0);
     assert_eq!(cache.stats().entries, 0);
+}
+
+/// Goal: memory is used again only when nobody reads it. Method: threads hold what they have read for a while and look at it again,
+/// while copies are made in memory that others have left.
+#[test]
+fn what_is_read_stays_as_it_is_while_memory_is_used_again() {
+    const ENTRIES: u64 = 4000;
+    let (cache, index) = (Cache::new(4 << 20), Index::new(ENTRIES));
+    thread::scope(|scope| {
+        for seed in 0..3 {
+            let (cache, index) = (&cache, &index);
+            scope.spawn(move || {
+                let (mut numbers, mut held) = (Numbers(seed), std::collections::VecDeque::new());
+                for _ in 0..40_000 {
+                    let entry = numbers.below(ENTRIES);
+                    if numbers.below(4) == 0 {
+                        index.overwrite(cache, entry);
+                    }
+                    index.read(cache, entry, 500);
+                    let word = index.words[entry as usize].load(SeqCst);
+                    if let Some(value) = cache.get(index.slot(entry), entry, word) {
+                        held.push_back((entry, version(word), value));
+                    }
+                    if held.len() > 256
+                        && let Some((entry, version, value)) = held.pop_front()
+                    {
+                        assert_is(&value, entry, version);
+                    }
+                }
+            });
+        }
+    });
+    audit(&cache);
+    let taken = cache.spare.taken.load(SeqCst);
+    assert!(taken > 5_000, "{taken}");
 }
 
 #[test]

@@ -146,6 +146,10 @@ impl Cache {
             self.chain_ranges(&mut self.lists.lock(), &mut ranges);
         }
         upkeep.rewrite.append(&mut scattered);
+        if upkeep.evicted > 0 {
+            // Their memory is for copies to come once this thread has told others of them.
+            epoch::pin().flush();
+        }
         upkeep
     }
 

@@ -100,7 +100,7 @@ mod tests {
             let word = core.hsit.word(entry).clean();
             let (_, record) = core.read_flash(word, entry, Cause::Gc).expect("no faults").expect("whole");
             let filling = core.storage.filling(word.place());
-            Member { entry, word: word.0, filling, record: Copied::new(&record, None) }
+            Member { entry, word: word.0, filling, record: Copied::new(&record, 0, None) }
         };
         let mut numbers: Vec<u32> = (0..count).collect();
         numbers.sort_unstable_by_key(|number| key_of(*number));
@@ -117,7 +117,7 @@ mod tests {
             entry,
             word: Word::new(Place::Flash(0, at), 1, 1000, false).0,
             filling: 0,
-            record: Copied::new(&[0; 1000], None),
+            record: Copied::new(&[0; 1000], 0, None),
         };
         // Keys 10 to 29 lie side by side, and so do 40 to 44; the others do not.
         let at = |entry: u64| match entry {

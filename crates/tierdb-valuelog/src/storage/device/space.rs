@@ -17,7 +17,7 @@ const GROWTH: u64 = 64;
 pub(super) struct Space {
     /// Free ones inside the file; of those that still have their space, the last is given out first.
     pub(super) free: Vec<u32>,
-    /// How many of them, the first ones, have given their space back to the file system: each [is a hole](super::Chunk::is_hole).
+    /// How many of them, the first ones, are not to be counted on, since they have given their space back: each [is a hole](super::Chunk::is_hole).
     pub(super) discarded: usize,
     /// How many have come back.
     pub(super) returned: u64,
