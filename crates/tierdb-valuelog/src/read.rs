@@ -411,7 +411,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if header.kind == Kind::Parts || self.sight(entry, word) != Some(filling) {
             return false;
         }
-        let (origin, value) = ((word.0, filling), header.body_range());
+        let (origin, value) = ((word.0, filling), header.body_range().start);
         let Some(slot) = self.cache.insert(entry, origin, record, value, known) else { return false };
         // A slot that is there already holds a copy that was evicted, or that another reader has just made. The evicted one's
         // may be the same that this one was given.

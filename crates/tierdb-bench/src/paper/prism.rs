@@ -2,7 +2,7 @@
 //!
 //! There: 100 million items of 1 KB, 20 GB of DRAM, 16 GB of NVM for the write buffer and about 5.4 GB for index and HSIT,
 //! eight SSDs, 40 threads. Here: memory 20 % and fast tier 21.4 % of the data, one flash directory at the pace of one of those
-//! SSDs. But for Figure 15a the write buffer is a fifth of the fast tier, and what is left of that holds hot values.
+//! SSDs. But for Figures 15 and 15a the write buffer is a fifth of the fast tier, and what is left of that holds hot values.
 
 use super::view::{At, Column, Drawing, View};
 use super::{Defaults, Draft, Experiment, NOT_GIVEN};

@@ -38,7 +38,6 @@ mod table;
 mod tests;
 mod upkeep;
 
-use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
@@ -208,27 +207,24 @@ impl Cache {
         copies.into_iter().map(|copy| copy.map(value)).collect()
     }
 
-    /// Caches a copy of the record of `entry` just read at `word` in a `filling` of its chunk, of which `value` is the part that
-    /// readers want. It is `known` if it, or its part of flash, was read before. Returns the slot to publish.
+    /// Caches a copy of the record of `entry` just read at `word` in a `filling` of its chunk. What readers want is its last part, the
+    /// value, which begins at byte `value`. It is `known` if it, or its part of flash, was read before. Returns the slot to publish.
     ///
     /// `None` if it is not to be cached: it is larger than an eighth of the capacity, or the cache is full
     /// and there is not soon room. A reader that finds the cache full makes room itself, in bounded time;
     /// [`Cache::maintain`] is there to spare it that.
     ///
     /// # Panics
-    /// If `value` is not the last part of the record.
+    /// If `value` lies behind the record.
     pub fn insert(
         &self,
         entry: u64,
         (origin, filling): (u64, u32),
         record: &[u8],
-        value: Range<usize>,
+        value: usize,
         known: bool,
     ) -> Option<Slot> {
-        assert!(
-            value.start <= value.end && value.end == record.len(),
-            "the value is the last part of the record"
-        );
+        assert!(value <= record.len(), "the value begins inside the record");
         let memory_len = memory_for(record.len());
         let cost = cost(memory_len);
         if cost > self.capacity() / 8 || cost > u64::from(u32::MAX) {
@@ -242,7 +238,7 @@ impl Cache {
             return None;
         }
         self.entries.fetch_add(1, Relaxed);
-        let (record, word) = (Copied::new(record, value.start, spare), AtomicU64::new(origin));
+        let (record, word) = (Copied::new(record, value, spare), AtomicU64::new(origin));
         let cached = Box::new(Cached { record, entry, word, origin, filling, known });
         let slot = self.place(cached);
         if slot.is_none() {

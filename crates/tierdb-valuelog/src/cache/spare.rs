@@ -7,7 +7,7 @@
 //! Memory is allocated in sizes of sixteen steps to a doubling, so that what was freed fits what comes.
 
 use super::shared_bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -115,10 +115,7 @@ impl Spare {
             kept.lists.entry(len).or_default().push_back(Arc::clone(&copied.memory));
             kept.bytes += bytes;
         }
-        let (given_back, gone) = kept.give_back(most);
-        self.bytes.store(kept.bytes, Relaxed);
-        drop(kept);
-        drop(gone);
+        let given_back = self.give_back(kept, most);
         if is_kept { given_back } else { given_back + bytes }
     }
 
@@ -126,16 +123,21 @@ impl Spare {
     pub fn shrink(&self, most: u64) -> u64 {
         let mut sum = 0;
         while self.bytes() > most {
-            let mut kept = self.kept.lock();
-            let (given_back, gone) = kept.give_back(most);
-            self.bytes.store(kept.bytes, Relaxed);
-            drop(kept);
-            if gone.is_empty() {
+            let given_back = self.give_back(self.kept.lock(), most);
+            if given_back == 0 {
                 break;
             }
             sum += given_back;
         }
         sum
+    }
+
+    /// Gives back a piece of what is more than `most` bytes, and says what is kept now. Nobody waits while the memory is freed.
+    fn give_back(&self, mut kept: MutexGuard<'_, Kept>, most: u64) -> u64 {
+        let (given_back, _gone) = kept.give_back(most);
+        self.bytes.store(kept.bytes, Relaxed);
+        drop(kept);
+        given_back
     }
 
     /// What is in the lists, counted.

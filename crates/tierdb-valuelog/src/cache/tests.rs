@@ -1,3 +1,4 @@
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
@@ -74,9 +75,7 @@ impl Index {
             assert_is(&value, entry, version(word));
             return true;
         }
-        if let Some(new) =
-            cache.insert(entry, (word, 0), &record(entry, version(word), len), 16..16 + len.max(16), false)
-        {
+        if let Some(new) = cache.insert(entry, (word, 0), &record(entry, version(word), len), 16, false) {
             let old = slot.map_or(0, |slot| u64::from(slot.bits()));
             let published = self.slots[entry as usize]
                 .compare_exchange(old, u64::from(new.bits()), SeqCst, SeqCst)
@@ -162,7 +161,7 @@ fn audit(cache: &Cache) -> u64 {
 #[test]
 fn a_slot_answers_only_for_its_entry_at_its_location() {
     let cache = Cache::new(1 << 20);
-    let slot = cache.insert(7, (70, 0), &record(7, 1, 100), 16..116, false).unwrap();
+    let slot = cache.insert(7, (70, 0), &record(7, 1, 100), 16, false).unwrap();
     assert_is(&cache.get(Some(slot), 7, 70).unwrap(), 7, 1);
     assert_eq!(cache.get(Some(slot), 8, 70), None);
     assert_eq!(cache.get(Some(slot), 7, 71), None);
@@ -196,8 +195,8 @@ fn a_slot_answers_only_for_its_entry_at_its_location() {
 #[test]
 fn what_is_too_large_is_not_cached() {
     let cache = Cache::new(1 << 16);
-    assert!(cache.insert(1, (1, 0), &record(1, 1, 9000), 16..9016, false).is_none());
-    assert!(cache.insert(1, (1, 0), &record(1, 1, 7000), 16..7016, false).is_some());
+    assert!(cache.insert(1, (1, 0), &record(1, 1, 9000), 16, false).is_none());
+    assert!(cache.insert(1, (1, 0), &record(1, 1, 7000), 16, false).is_some());
     // Room for the copy, but not for the slots.
     let fixed = nothing_cached(100).memory_bytes();
     let tight = nothing_cached(fixed + 8000);
@@ -207,7 +206,7 @@ fn what_is_too_large_is_not_cached() {
 /// A cache that is too small to take even a small record.
 fn nothing_cached(capacity: u64) -> Cache {
     let nothing = Cache::new(capacity);
-    assert!(nothing.insert(1, (1, 0), b"", 0..0, false).is_none());
+    assert!(nothing.insert(1, (1, 0), b"", 0, false).is_none());
     assert!(!nothing.maintain(1000, &|_| 0).more);
     assert_eq!(nothing.stats().entries, 0);
     nothing
