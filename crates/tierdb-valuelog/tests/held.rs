@@ -1,19 +1,28 @@
-//! Goal: what a reader holds is waited for, but not as long as that stands still.
-//! Method: a thread that stays pinned while another overwrites a key until it is refused; in a program of its own, since that holds
-//! up every store of a process.
+//! Goal: what a reader holds is waited for, but not as long as that stands still; and what none holds is collected.
+//! Method: a thread that stays pinned while another overwrites a key until it is refused; scripts of which nobody else is pinned. In a program of
+//! their own, one at a time, since who is pinned holds up every store of a process.
 
 #[allow(dead_code, reason = "the other suites use the rest")]
 #[path = "rig/mod.rs"]
 mod rig;
 
 use rig::Sizes;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tierdb_base::{Error, TierRole};
+use tierdb_engine::conformance::Oracle;
 use tierdb_engine::conformance::harm::Rig;
+use tierdb_engine::conformance::harm::script::{self, Known, Script};
 use tierdb_engine::{Durability, Engine};
 use tierdb_valuelog::Background;
 
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn puts_are_refused_where_a_reader_stays() {
+    let _alone = alone();
     let sizes = Sizes { flash: vec![8 << 20], background: Background::Threads, ..Sizes::tiny() };
     let rig = Rig::new(sizes, None);
     let engine: &dyn Engine = &*rig.open(&rig.empty_world()).expect("a new store");
@@ -27,4 +36,20 @@ fn puts_are_refused_where_a_reader_stays() {
     assert!(matches!(refused, Error::NoSpace { tier: TierRole::Fast, .. }), "{refused}");
     drop(reader);
     put(0).expect("the reader has gone");
+}
+
+/// Goal: the scripts meet collection of garbage where there is room. Method: the same steps, with and without it.
+#[test]
+fn scripts_collect_garbage() {
+    let _alone = alone();
+    let collected = |script: &Script, sizes: &Sizes| {
+        let rig = Rig::new(sizes.clone(), None);
+        fastrand::seed(1);
+        let engine = rig.open_or_create(&rig.world()).expect("an empty store opens");
+        script::run_on(script, 1, &*engine, &Known::new(Oracle::new()));
+        engine.stats().figure("collected_chunks").expect("it is counted")
+    };
+    let patient = Sizes { garbage: None, ..Sizes::wasteful() };
+    let more = |script: &Script| collected(script, &Sizes::wasteful()) > collected(script, &patient);
+    assert!(Script::ALL.iter().any(more), "none collects more than it would for want of room");
 }

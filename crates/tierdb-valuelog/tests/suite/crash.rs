@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 use tierdb_base::TierRole;
 use tierdb_base::mutant::{self, Site};
 use tierdb_engine::Durability;
-use tierdb_engine::conformance::Oracle;
 use tierdb_engine::conformance::harm::crash::{crash_scripts, creation_lasts, cut_off_the_log};
 use tierdb_engine::conformance::harm::readers::what_is_seen_lasts;
 use tierdb_engine::conformance::harm::rig::{LogPlace, Rig};
-use tierdb_engine::conformance::harm::script::{self, Known, Script};
+use tierdb_engine::conformance::harm::script::Script;
 use tierdb_sim::{Budget, CrashModel, FaultKind, FaultPlan, Ops};
 
 /// Images that are checked at least, in all modes together.
@@ -27,23 +26,6 @@ fn crashes_at_every_event_lose_nothing() {
 #[test]
 fn scripts_cut_off_the_log() {
     assert_eq!(cut_off_the_log(&Sizes::late()), Script::ALL.map(|script| script.name));
-}
-
-/// Goal: the scripts meet collection of garbage where there is room. Method: the same steps, with and without it.
-#[test]
-fn scripts_collect_garbage() {
-    // What a reader of the process has pinned is collected later.
-    let _alone = crate::full::alone();
-    let collected = |script: &Script, sizes: &Sizes| {
-        let rig = Rig::new(sizes.clone(), None);
-        fastrand::seed(1);
-        let engine = rig.open_or_create(&rig.world()).expect("an empty store opens");
-        script::run_on(script, 1, &*engine, &Known::new(Oracle::new()));
-        engine.stats().figure("collected_chunks").expect("it is counted")
-    };
-    let patient = Sizes { garbage: None, ..Sizes::wasteful() };
-    let more = |script: &Script| collected(script, &Sizes::wasteful()) > collected(script, &patient);
-    assert!(Script::ALL.iter().any(more), "none collects more than it would for want of room");
 }
 
 #[test]
