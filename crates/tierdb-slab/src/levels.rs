@@ -105,7 +105,8 @@ impl<D: Dir> Levels<D> {
         false
     }
 
-    /// The entries of the tables that have keys in `range`, in this direction.
+    /// The entries of the tables that have keys in `range`, in this direction. Where these are in several levels, each level's
+    /// first ones are read here, all at once.
     pub fn entries(
         &self,
         range: &KeyRange,
@@ -113,8 +114,12 @@ impl<D: Dir> Levels<D> {
         ahead: ReadAhead,
         cause: Cause,
     ) -> Merge<Walk<D>> {
-        let walks = self.0.iter().filter(|level| level.overlapping(range).next().is_some());
-        Merge::new(walks.map(|level| level.entries(range, direction, ahead, cause)).collect(), direction)
+        let levels = self.0.iter().filter(|level| level.overlapping(range).next().is_some());
+        let mut walks: Vec<_> = levels.map(|level| level.entries(range, direction, ahead, cause)).collect();
+        if walks.len() > 1 {
+            Walk::read_first(&mut walks, cause);
+        }
+        Merge::new(walks, direction)
     }
 
     /// The version of `key` not newer than `seqno`, if a table has it with that very seqno and can be read.

@@ -116,16 +116,37 @@ pub struct Walk<D: Dir> {
     cause: Cause,
 }
 
+impl<D: Dir> Walk<D> {
+    /// Reads what each of `walks`, none of them advanced yet, needs for its first entry, with all reads in flight at once.
+    pub fn read_first(walks: &mut [Self], cause: Cause) {
+        walks.iter_mut().for_each(Self::open_next);
+        let mut opened: Vec<_> = walks.iter_mut().filter_map(|walk| walk.current.as_mut()).collect();
+        TableIter::read_first(&mut opened, cause);
+    }
+
+    /// Goes to the next table, before its first entry; to none behind the last one, and to none where it cannot be opened.
+    fn open_next(&mut self) {
+        self.current = None;
+        let Some(next) = self.rest.pop() else { return };
+        let bounds =
+            (self.range.start.as_ref().map(Vec::as_slice), self.range.end.as_ref().map(Vec::as_slice));
+        match next.table(self.cause) {
+            Ok(table) => self.current = Some(table.iter(bounds, self.direction, self.ahead, self.cause)),
+            Err(error) => self.failed = Some(error),
+        }
+    }
+}
+
 impl<D: Dir> Source for Walk<D> {
     fn entry(&self) -> Option<EntryRef<'_>> {
         self.current.as_ref().and_then(|current| current.entry())
     }
 
     fn advance(&mut self) -> Result<()> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
         loop {
+            if let Some(error) = &self.failed {
+                return Err(error.clone());
+            }
             if let Some(current) = &mut self.current {
                 // One that failed stays the current one, and goes on failing.
                 current.advance()?;
@@ -133,20 +154,11 @@ impl<D: Dir> Source for Walk<D> {
                     return Ok(());
                 }
             }
-            let Some(next) = self.rest.pop() else {
+            if self.rest.is_empty() {
                 self.current = None;
                 return Ok(());
-            };
-            let bounds =
-                (self.range.start.as_ref().map(Vec::as_slice), self.range.end.as_ref().map(Vec::as_slice));
-            match next.table(self.cause) {
-                Ok(table) => self.current = Some(table.iter(bounds, self.direction, self.ahead, self.cause)),
-                Err(error) => {
-                    self.current = None;
-                    self.failed = Some(error.clone());
-                    return Err(error);
-                }
             }
+            self.open_next();
         }
     }
 }

@@ -4,10 +4,11 @@ use crate::block::{Block, Flaw, Shape};
 use crate::entry::EntryRef;
 use crate::merge::Source;
 use crate::table::{Table, pages_of};
+use std::mem;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 use tierdb_base::{Error, Result, Seqno};
-use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause};
+use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, FileRead, Metered};
 
 /// Which way entries are given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,10 +137,9 @@ impl<F: BlockFile> TableIter<F> {
         Block::with_shape(&self.window[self.block_at..], self.shape)
     }
 
-    /// Goes to the first entry in its direction.
-    fn start(&mut self) -> Result<()> {
-        let table = self.table.clone();
-        let index = table.index();
+    /// The blocks that may have entries of the range: the first one in its direction, and the last one.
+    fn reach(&self) -> Option<(usize, usize)> {
+        let index = self.table.index();
         // The block in which a bound lies; for one that is excluded below, or included above, behind all
         // versions of the key.
         let floor = |bound: &Bound<Vec<u8>>, newest: Seqno| match bound {
@@ -150,19 +150,57 @@ impl<F: BlockFile> TableIter<F> {
         let (start, end) = &self.bounds;
         let first =
             floor(start, newest(matches!(start, Bound::Excluded(_)))).map_or(0, |block| block.unwrap_or(0));
-        let Some(last) =
-            floor(end, newest(matches!(end, Bound::Included(_)))).unwrap_or(Some(index.blocks() - 1))
-        else {
+        let last =
+            floor(end, newest(matches!(end, Bound::Included(_)))).unwrap_or(Some(index.blocks() - 1))?;
+        if first > last {
+            return None;
+        }
+        Some(if self.direction == Direction::Forward { (first, last) } else { (last, first) })
+    }
+
+    /// Reads what each of `iters` needs for its first entry, and what it reads ahead with that, with all reads in flight at once.
+    /// Those that were advanced before are left as they are.
+    ///
+    /// Of one that cannot be read its own first `advance` says so, after it has tried once more.
+    pub fn read_first(iters: &mut [&mut Self], cause: Cause) {
+        let mut wanted = Vec::new();
+        for (number, iter) in iters.iter_mut().enumerate() {
+            let Some((first, last)) = iter.reach().filter(|_| matches!(iter.state, State::Fresh)) else {
+                continue;
+            };
+            iter.last_block = last;
+            let (blocks, pages) = iter.span(first);
+            if let Ok(buf) = AlignedBuf::zeroed((pages.end - pages.start) as usize) {
+                wanted.push((number, blocks, pages.start, buf));
+            }
+        }
+        let mut reads: Vec<_> = wanted
+            .iter_mut()
+            .map(|(number, _, at, buf)| FileRead {
+                file: iters[*number].table.file(),
+                at: *at,
+                buf: mem::take(buf),
+            })
+            .collect();
+        let outcomes = Metered::read_many(&mut reads, cause);
+        let windows: Vec<_> = reads.into_iter().map(|read| read.buf).collect();
+        for (((number, blocks, at, _), window), outcome) in wanted.into_iter().zip(windows).zip(outcomes) {
+            if outcome.is_ok() {
+                iters[number].window = window;
+                iters[number].has_read(blocks, at);
+            }
+        }
+    }
+
+    /// Goes to the first entry in its direction.
+    fn start(&mut self) -> Result<()> {
+        let Some((first, last)) = self.reach() else {
             self.state = State::Done;
             return Ok(());
         };
-        if first > last {
-            self.state = State::Done;
-            return Ok(());
-        }
+        self.last_block = last;
+        self.load(first)?;
         let forward = self.direction == Direction::Forward;
-        self.last_block = if forward { last } else { first };
-        self.load(if forward { first } else { last })?;
         // The number of entries of this block that lie before the place where the range begins.
         let bound = if forward { self.bounds.0.clone() } else { self.bounds.1.clone() };
         let before = match &bound {
@@ -231,7 +269,7 @@ impl<F: BlockFile> TableIter<F> {
 
     /// Takes key, seqno and place of the value from entry `entry` of the block.
     fn take(&mut self, entry: usize) -> Result<()> {
-        let mut key = std::mem::take(&mut self.key);
+        let mut key = mem::take(&mut self.key);
         let block = self.block();
         let slot = block.slot(entry).map_err(|what| self.damage(what))?;
         block.key_of(&slot, &mut key);
@@ -265,30 +303,39 @@ impl<F: BlockFile> TableIter<F> {
         Ok(())
     }
 
-    /// Reads `block`, and those behind it in its direction that the next read has room for.
-    fn read(&mut self, block: usize) -> Result<()> {
+    /// `block`, and those behind it in its direction that the next read has room for, with the pages that they lie in.
+    fn span(&self, block: usize) -> (Range<usize>, Range<u64>) {
         let index = self.table.index();
         let (mut blocks, mut pages) = (block..block + 1, pages_of(&index.place(block)));
         loop {
             let next = match self.direction {
                 Direction::Forward if blocks.end <= self.last_block => blocks.start..blocks.end + 1,
                 Direction::Backward if blocks.start > self.last_block => blocks.start - 1..blocks.end,
-                _ => break,
+                _ => return (blocks, pages),
             };
             let more = pages_of(&(index.place(next.start).start..index.place(next.end - 1).end));
             if more.end - more.start > self.next_read {
-                break;
+                return (blocks, pages);
             }
             (blocks, pages) = (next, more);
         }
-        let len = (pages.end - pages.start) as usize;
+    }
+
+    /// Reads `block`, and those behind it in its direction that the next read has room for.
+    fn read(&mut self, block: usize) -> Result<()> {
+        let (blocks, pages) = self.span(block);
         // What is in the window is of no use from here on, and after a failed read it is not known.
         self.blocks = 0..0;
-        self.window.resize(len)?;
+        self.window.resize((pages.end - pages.start) as usize)?;
         self.table.file().read(pages.start, &mut self.window, self.cause)?;
-        (self.window_at, self.blocks) = (pages.start, blocks);
-        self.next_read = (self.next_read * 2).min(self.most);
+        self.has_read(blocks, pages.start);
         Ok(())
+    }
+
+    /// The window has these blocks, and begins at `at`.
+    fn has_read(&mut self, blocks: Range<usize>, at: u64) {
+        (self.window_at, self.blocks) = (at, blocks);
+        self.next_read = (self.next_read * 2).min(self.most);
     }
 }
 

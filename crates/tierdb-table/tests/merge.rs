@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use tierdb_base::{Error, Result, Seqno};
-use tierdb_device::Cause;
+use tierdb_device::{Cause, MeterSnapshot};
 use tierdb_sim::{FaultKind, FaultPlan, Ops, SimFile};
 use tierdb_table::{
-    Chain, Direction, Entry, EntryRef, Merge, ReadAhead, Retain, Retention, Source, Table, Visible,
+    Chain, Direction, Entry, EntryRef, Merge, ReadAhead, Retain, Retention, Source, Table, TableIter, Visible,
 };
 
 /// Entries in memory, as an engine's own side would give them.
@@ -255,6 +255,69 @@ fn an_error_of_one_source_is_that_of_all_and_stays() {
         let (_, error) = drain(&mut Retain::new(merge, Retention::new(vec![]), |_: &[u8]| true), usize::MAX);
         assert!(error.is_some(), "{fails_at}");
     }
+}
+
+/// Goal: what is read of several tables at once is what each would read by itself, with nothing read twice, and a table
+/// that cannot be read then is read once more.
+#[test]
+fn what_several_tables_begin_with_is_read_at_once() {
+    let (mut begun, mut read_more) = (0, 0);
+    for seed in 0..60 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let world = new_world();
+        let tables = tables(&world);
+        let written: Vec<_> = (0..3)
+            .map(|number| Arc::new(write(&tables, number, &random_model(&mut rng, &KIND)).expect("write")))
+            .collect();
+        let bound = |rng: &mut fastrand::Rng| match rng.u8(..3) {
+            0 => Bound::Unbounded,
+            1 => Bound::Included(kit::key_of(rng, &KIND)),
+            _ => Bound::Excluded(kit::key_of(rng, &KIND)),
+        };
+        let bounds = (bound(&mut rng), bound(&mut rng));
+        let range = (bounds.0.as_ref().map(Vec::as_slice), bounds.1.as_ref().map(Vec::as_slice));
+        let ahead = ReadAhead { first: 4096, most: 16 << 10 };
+        let reads = || tables.meter().get(Cause::Foreground);
+        for direction in [Direction::Forward, Direction::Backward] {
+            let iters = || -> Vec<_> {
+                written.iter().map(|table| table.iter(range, direction, ahead, Cause::Foreground)).collect()
+            };
+            let read_first = |iters: &mut Vec<TableIter<SimFile>>| {
+                TableIter::read_first(&mut iters.iter_mut().collect::<Vec<_>>(), Cause::Foreground);
+            };
+            let before = reads();
+            let wanted: Vec<_> = iters().iter_mut().map(|iter| drain(iter, usize::MAX).0).collect();
+            let between = reads();
+            let mut together = iters();
+            read_first(&mut together);
+            for (iter, wanted) in together.iter_mut().zip(&wanted) {
+                let first_reads = reads().reads;
+                let first = drain(iter, 1).0;
+                begun += first.len() as u64;
+                read_more += reads().reads - first_reads;
+                assert_eq!(first.first(), wanted.first(), "seed {seed}, {direction:?}");
+            }
+            // It was advanced: what it has is not read again.
+            read_first(&mut together);
+            for (iter, wanted) in together.iter_mut().zip(&wanted) {
+                let rest = drain(iter, usize::MAX).0;
+                assert!(rest == wanted[wanted.len().min(1)..], "seed {seed}, {direction:?}");
+            }
+            let of = |from: &MeterSnapshot, to: &MeterSnapshot| {
+                (to.reads - from.reads, to.read_bytes - from.read_bytes)
+            };
+            let (alone, at_once) = (of(&before, &between), of(&between, &reads()));
+            assert_eq!(at_once, alone, "seed {seed}, {direction:?}");
+            let mut failing = iters();
+            world.inject(FaultPlan::nth(1, FaultKind::Eio).on(Ops::READ));
+            read_first(&mut failing);
+            world.heal();
+            for (iter, wanted) in failing.iter_mut().zip(&wanted) {
+                assert!(drain(iter, usize::MAX).0 == *wanted, "seed {seed}, {direction:?}");
+            }
+        }
+    }
+    assert!(read_more * 4 < begun, "{read_more} of {begun} had to read for their first entry");
 }
 
 #[test]
