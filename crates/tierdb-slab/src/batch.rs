@@ -198,7 +198,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let stuck_in = |part: &Arc<Partition<D>>| {
             let state = part.read();
-            let inside = bounds(range).into_iter().flat_map(|bounds| state.index.range::<[u8], _>(bounds));
+            let inside = bounds(range).into_iter().flat_map(|bounds| state.index.range(bounds));
             inside.filter(|(_, entry)| entry.is_stuck()).count()
         };
         let stuck: usize = self.router.read().parts.iter().map(stuck_in).sum();
@@ -234,7 +234,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let mut changes = vec![written.commit];
             let inside = |state: &State<D>| -> Vec<(Key, Entry)> {
                 let Some(bounds) = bounds(range) else { return Vec::new() };
-                state.index.range::<[u8], _>(bounds).map(|(key, entry)| (key.clone(), *entry)).collect()
+                state.index.range(bounds).map(|(key, entry)| (key.into(), entry)).collect()
             };
             let removed: Vec<_> = states.iter().map(|state| inside(state)).collect();
             let unreadable = |(_, entry): &(Key, Entry)| heap.free_if_unreadable(*entry);

@@ -139,7 +139,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             for (_, heir) in now.overlapping(&range) {
                 heir.bucket().into_iter().for_each(|heir| heir.inherit(bucket));
             }
-            let entries = bounds(&range).into_iter().flat_map(|bounds| state.index.range::<[u8], _>(bounds));
+            let entries = bounds(&range).into_iter().flat_map(|bounds| state.index.range(bounds));
             for (key, _) in entries.filter(|(_, entry)| entry.is_counted()) {
                 let hash = hash_of(key);
                 if bucket.has(hash) && self.tracker.popularity(hash).is_some() {

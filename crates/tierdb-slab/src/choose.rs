@@ -137,10 +137,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let (mut looked_at, mut leaving, mut overlap) = (0_u64, 0_u64, 0_u64);
         let mut look = |bounds: Bounds<'_>, most: usize| {
             // Copies are passed over, but not without end.
-            let ahead = state.index.range::<[u8], _>(bounds).take(most.saturating_mul(4));
+            let ahead = state.index.range(bounds).take(most.saturating_mul(4));
             for (key, entry) in ahead.filter(|(_, entry)| !entry.is_clean()).take(most) {
                 looked_at += 1;
-                leaving += u64::from(fate(key, *entry) == Fate::Leaves);
+                leaving += u64::from(fate(key, entry) == Fate::Leaves);
                 if metric != Metric::MaxUnpopular {
                     overlap += u64::from(whole.locate(key, Seqno::MAX).is_some());
                 }

@@ -241,8 +241,8 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         seqno: Seqno,
     ) -> Result<(Vec<Fast>, Option<&'s [u8]>)> {
         let Some(bounds) = bounds(range) else { return Ok((Vec::new(), None)) };
-        let mut current = state.index.range::<[u8], _>(bounds).map(|(key, _)| key);
-        let mut old = state.old.keys(bounds);
+        let mut current = state.index.range(bounds).map(|(key, _)| key);
+        let mut old = state.old.keys(bounds).map(|key| &key[..]);
         let mut next_current = || if self.reverse { current.next_back() } else { current.next() };
         let mut next_old = || if self.reverse { old.next_back() } else { old.next() };
         let (mut one, mut other) = (next_current(), next_old());
@@ -267,7 +267,7 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
                 seen.push(Seen { key, entry: (!is_gone).then_some(entry), before: last });
                 bytes += if self.keys_only { 0 } else { self.core.heap.bytes_at_once(entry) };
             }
-            last = Some(&**key);
+            last = Some(key);
             looked_at += 1;
             let (used_one, used_other) = (one == Some(key), other == Some(key));
             if used_one {

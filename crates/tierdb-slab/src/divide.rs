@@ -118,7 +118,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut old = Vec::new();
         for part in &router.parts {
             let mut state = part.write();
-            newest.extend(std::mem::take(&mut state.index));
+            let index = std::mem::take(&mut state.index);
+            newest.reserve(index.len());
+            newest.extend(index.iter().map(|(key, entry)| (Key::from_slice(key), entry)));
             tables.extend(state.tables.tables().cloned());
             let kept = state.ranges.drain(..).filter(|_| mutant::keep("tombstone"));
             ranges.extend(kept.map(|range| (range.seqno, range)));

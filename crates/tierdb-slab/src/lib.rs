@@ -24,6 +24,7 @@ mod divide;
 mod engine;
 mod flash;
 mod heap;
+mod index;
 mod kept;
 mod key;
 mod layout;

@@ -275,7 +275,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let mut stage = Stage::new(&*heap.pool);
             let mut freed = Vec::new();
             for Victim { key, entry, bytes, stays } in victims {
-                if state.index.get(key) != Some(entry) && mutant::keep("tombstone") {
+                if state.index.get(key) != Some(*entry) && mutant::keep("tombstone") {
                     continue;
                 }
                 if damaged.contains(key) {

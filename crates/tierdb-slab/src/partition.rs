@@ -10,14 +10,15 @@
 
 use crate::core::hash_of;
 use crate::heap::{Heap, Slots};
+use crate::index::Index;
 use crate::kept::Kept;
-use crate::key::{Key, apart_bytes};
+use crate::key::Key;
 use crate::levels::Levels;
 use crate::live::LiveTable;
 use crate::promote::Hand;
 use crate::record::Head;
 use parking_lot::{Mutex, RwLock};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -137,9 +138,7 @@ impl RangeTombstone {
 /// What of a partition its lock guards.
 pub struct State<D: Dir> {
     /// The newest version of each key that has one on the fast tier.
-    pub index: BTreeMap<Key, Entry>,
-    /// Bytes of the keys in `index` that are too long to stand in it.
-    pub key_bytes: u64,
+    pub index: Index,
     /// Tombstones in `index`.
     pub tombstones: u64,
     /// Versions for snapshots.
@@ -187,8 +186,7 @@ impl<D: Dir> Partition<D> {
     pub fn new(tables: Levels<D>, ranges: Vec<Arc<RangeTombstone>>, partitions: usize) -> Self {
         Partition {
             state: RwLock::new(State {
-                index: BTreeMap::new(),
-                key_bytes: 0,
+                index: Index::default(),
                 tombstones: 0,
                 old: Kept::default(),
                 retired: Vec::new(),
@@ -319,9 +317,7 @@ impl<D: Dir> State<D> {
             let was = before.number_of(table.smallest());
             let same = before.tables().get(was).is_some_and(|old| Arc::ptr_eq(old, table));
             if !same || before.range_of(was) != range {
-                let dirty = |bounds| {
-                    self.index.range::<[u8], _>(bounds).filter(|(_, entry)| !entry.is_clean()).count()
-                };
+                let dirty = |bounds| self.index.range(bounds).filter(|(_, entry)| !entry.is_clean()).count();
                 let keys = bounds(&range).map_or(0, dirty);
                 table.dirty_keys.store(keys as u64, Ordering::Relaxed);
             }
@@ -330,7 +326,7 @@ impl<D: Dir> State<D> {
 
     /// The index was taken away.
     pub fn forget_counts(&mut self) {
-        (self.key_bytes, self.tombstones, self.copies) = (0, 0, 0);
+        (self.tombstones, self.copies) = (0, 0);
     }
 
     /// Keys of which only the fast tier has the newest version.
@@ -355,13 +351,7 @@ impl<D: Dir> State<D> {
 
     /// Makes `entry` the newest version of `key`. Returns the one before.
     pub fn insert(&mut self, key: &[u8], entry: Entry) -> Option<Entry> {
-        let before = match self.index.get_mut(key) {
-            Some(current) => Some(std::mem::replace(current, entry)),
-            None => {
-                self.key_bytes += apart_bytes(key);
-                self.index.insert(Key::from_slice(key), entry)
-            }
-        };
+        let before = self.index.insert(key, entry);
         self.count(key, before, Some(entry));
         before
     }
@@ -370,10 +360,9 @@ impl<D: Dir> State<D> {
     pub fn fill(&mut self, newest: Vec<(Key, Entry)>) {
         debug_assert!(self.index.is_empty() && newest.is_sorted_by(|one, next| one.0 < next.0));
         for (key, entry) in &newest {
-            self.key_bytes += apart_bytes(key);
+            self.index.push(key, *entry);
             self.count(key, None, Some(*entry));
         }
-        self.index = newest.into_iter().collect();
     }
 
     /// Counts that `entry` is the newest version of `key` on the fast tier, in place of `before`.
@@ -419,7 +408,6 @@ impl<D: Dir> State<D> {
     /// `key` has no version on the fast tier any more.
     pub fn remove(&mut self, key: &[u8]) -> Option<Entry> {
         let before = self.index.remove(key)?;
-        self.key_bytes -= apart_bytes(key);
         self.count(key, Some(before), None);
         Some(before)
     }
@@ -461,7 +449,7 @@ impl<D: Dir> State<D> {
     /// The version of `key` on the fast tier that a snapshot at `seqno` sees.
     pub fn version_at(&self, key: &[u8], seqno: Seqno) -> Option<Entry> {
         if let Some(entry) = self.index.get(key).filter(|entry| entry.seqno <= seqno) {
-            return Some(*entry);
+            return Some(entry);
         }
         self.old.version_at(key, seqno)
     }

@@ -159,14 +159,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let most = if which == Victims::Tombstones { 1 } else { plan.most_victims() };
         let mut left = most * self.options.table_bytes;
         let mut found = Vec::new();
-        for (key, entry) in state.index.range::<[u8], _>(bounds) {
-            let stays = match fate(key, *entry) {
+        for (key, entry) in state.index.range(bounds) {
+            let stays = match fate(key, entry) {
                 Fate::Leaves => false,
                 Fate::IsCopied => true,
                 Fate::Stays => continue,
             };
-            let bytes = self.bytes_of(*entry);
-            found.push(Victim { key: key.clone(), entry: *entry, bytes, stays });
+            let bytes = self.bytes_of(entry);
+            found.push(Victim { key: key.into(), entry, bytes, stays });
             left = left.saturating_sub(bytes);
             if left == 0 {
                 break;
@@ -234,7 +234,7 @@ mod tests {
         let part = store.part();
         let state = part.read();
         let fate = store.core().fates(&state, Victims::Unpopular);
-        let of = |key: u8| fate(&[key], state.index[&[key][..]]);
+        let of = |key: u8| fate(&[key], state.index.get(&[key]).expect("there"));
         assert_eq!((of(0), of(99), of(1)), (Fate::IsCopied, Fate::Stays, Fate::Leaves));
     }
 }

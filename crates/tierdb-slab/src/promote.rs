@@ -80,7 +80,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let moved = from.is_some_and(|(then, table)| !state.tables.is_as(then, &key, table));
         let removed = state.ranges.iter().any(|range| range.removes(&key, seqno, Seqno::MAX))
             && mutant::keep("tombstone");
-        let newer = state.index.contains_key(&*key) && mutant::keep("tombstone")
+        let newer = state.index.get(&key).is_some() && mutant::keep("tombstone")
             || self.lost.hides(&key, Some(seqno)).is_some();
         if moved || removed || newer {
             return false;
@@ -198,17 +198,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut passed = Vec::new();
         let mut last = None;
         let ahead = (hand.key.as_deref().map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        let ahead = state.index.range::<[u8], _>(ahead).chain(&state.index);
+        let ahead = state.index.range(ahead).chain(state.index.iter());
         for (key, entry) in ahead.take(turn.min(state.index.len())) {
             last = Some(key);
             if entry.is_clean() && (all_whole || state.is_whole_on_flash(key)) {
-                passed.push((self.tracker.popularity(hash_of(key)), key, *entry));
+                passed.push((self.tracker.popularity(hash_of(key)), key, entry));
                 if passed.len() == at_once {
                     break;
                 }
             }
         }
-        hand.key = last.cloned();
+        hand.key = last.map(Key::from);
         let threshold = self.threshold(self.copied_pct());
         let least = match which {
             Copies::LeastPopular => {
@@ -225,7 +225,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let dropped = dropped.filter(|(_, (_, key, _))| state.is_whole_on_flash(key));
         let dropped: Vec<Victim> = dropped
             .map(|(_, (_, key, entry))| Victim {
-                key: key.clone(),
+                key: key.into(),
                 entry,
                 bytes: self.bytes_of(entry),
                 stays: false,

@@ -400,7 +400,7 @@ mod tests {
         for is_flushed in [true, false] {
             let store = Store::new(POOL, rig::options(POOL));
             store.put(b"key", 10);
-            let entry_of = || *store.part().read().index.get(&b"key"[..]).expect("on the fast tier");
+            let entry_of = || store.part().read().index.get(b"key").expect("on the fast tier");
             let older = entry_of();
             if is_flushed {
                 store.engine.flush().expect("room");

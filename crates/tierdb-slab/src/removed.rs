@@ -141,7 +141,7 @@ fn a_delete_beside_a_migration_is_kept() {
     put(&store, [7], 1);
     store.part().write().migrating = Some(KeyRange::all());
     delete(&store, 7);
-    let entry = store.part().read().index.get(&[7][..]).copied();
+    let entry = store.part().read().index.get(&[7]);
     assert!(entry.is_some_and(|entry| entry.is_tombstone()));
     store.part().write().end_migration(&store.core().heap);
 }

@@ -276,10 +276,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 let (first, plan) = {
                     let state = part.read();
                     let rest = (from.as_ref().map(Vec::as_slice), Bound::Unbounded);
-                    let mut rest = state.index.range::<[u8], _>(rest);
                     let is_due =
                         |entry: &Entry| !entry.is_clean() && !entry.is_stuck() && entry.seqno <= last;
-                    let Some((first, _)) = rest.find(|(_, entry)| is_due(entry)) else { break };
+                    let due = state.index.range(rest).find(|(_, entry)| is_due(entry));
+                    let Some((first, _)) = due else { break };
                     from = Bound::Included(first.to_vec());
                     let table = state.tables.first().number_of(first);
                     (first.to_vec(), Plan::of_table(&state.tables, FIRST, table).for_room(&state.tables))

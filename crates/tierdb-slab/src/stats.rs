@@ -9,9 +9,6 @@ use tierdb_device::Dir;
 use tierdb_engine::{IoStats, Stats, TierStats};
 use tierdb_pmem::Pool;
 
-/// Bytes of DRAM that an index entry takes: the key, or its address and length if it is long, the entry, and the tree's
-/// share.
-const INDEX_ENTRY_BYTES: u64 = 76;
 /// Bytes of DRAM that a version takes which is kept for snapshots: its places in two trees, and a list with room for four of its key.
 const KEPT_BYTES: u64 = 370;
 
@@ -21,7 +18,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let (mut index, mut tables, mut kept) = (0, 0, 0);
         for part in &self.router.read().parts {
             let state = part.read();
-            index += state.key_bytes + state.index.len() as u64 * INDEX_ENTRY_BYTES;
+            index += state.index.memory_bytes();
             tables += state.tables.memory_bytes();
             kept += state.old.len() as u64 * KEPT_BYTES;
         }

@@ -48,7 +48,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let router = self.router.read();
         let part = router.part_of(&head.key);
         let state = &mut *part.write();
-        let Some(entry) = state.index.get(&*head.key).copied().filter(|entry| entry.at() == at) else {
+        let Some(entry) = state.index.get(&head.key).filter(|entry| entry.at() == at) else {
             return false;
         };
         // A migration may be reading it.

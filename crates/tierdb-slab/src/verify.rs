@@ -79,17 +79,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
             loop {
                 let state = part.read();
                 let mut last = None;
-                let next = state.index.range::<[u8], _>((Bound::Included(&*from), Bound::Unbounded));
-                let count = self.heap.first_of(next.clone().map(|(_, entry)| *entry), AT_ONCE);
+                let next = state.index.range((Bound::Included(&*from), Bound::Unbounded));
+                let count = self.heap.first_of(next.clone().map(|(_, entry)| entry), AT_ONCE);
                 let next: Vec<_> = next.take(count).collect();
                 let places: Vec<u64> = next.iter().map(|(_, entry)| entry.at()).collect();
                 for ((key, entry), read) in next.into_iter().zip(self.heap.read_many(&places)) {
-                    match self.check_record(key, *entry, read) {
+                    match self.check_record(key, entry, read) {
                         Ok(len) => {
                             report.keys_checked += 1;
                             report.bytes_checked += len;
                         }
-                        Err(error) => report.damage.push(damage(&error, Some(KeyRange::one(&key[..])))),
+                        Err(error) => report.damage.push(damage(&error, Some(KeyRange::one(key)))),
                     }
                     last = Some(key.to_vec());
                 }

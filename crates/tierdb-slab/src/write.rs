@@ -228,7 +228,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// What a write of `key` does. It may read from flash, so it is asked before the write is in flight; under the partition's lock
     /// the answer stays what it is.
     pub fn verdict(&self, state: &State<D>, key: &[u8], is_delete: bool) -> Verdict {
-        match state.index.get(key).copied() {
+        match state.index.get(key) {
             before if !is_delete => Verdict::Replace(before),
             Some(entry) if entry.is_tombstone() && mutant::keep("tombstone") => Verdict::Nothing,
             before if self.may_be_elsewhere(state, key) => Verdict::Replace(before),
