@@ -25,8 +25,10 @@ const LEAF: usize = 8 * ROOM - 1;
 /// Most leaves of a branch.
 const BRANCH: usize = 128;
 
-/// From so many bytes on that all keys of a part begin with their heads are what follows: as numbers they would differ too seldom.
+/// If all keys of a part begin with so many bytes or more, heads are of what is behind these: the first eight bytes would differ too seldom.
 const LONG_PREFIX: usize = 6;
+/// Of more heads those that are less are not counted, but found by halves: a root may have any number.
+const MOST_COUNTED: usize = 2 * BRANCH;
 
 /// Keys by their number, in order.
 trait Keys {
@@ -124,8 +126,11 @@ impl Heads {
             }
         }
         let head = head_of(&key[self.skipped..]);
-        // All of them, instead of halves: so no look into memory waits for another, and there is no branch to guess.
-        let from = self.heads.iter().map(|other| usize::from(*other < head)).sum();
+        let from = match self.heads.len() {
+            // All of them, instead of halves: so no look into memory waits for another, and there is no branch to guess.
+            ..=MOST_COUNTED => self.heads.iter().map(|other| usize::from(*other < head)).sum(),
+            _ => self.heads.partition_point(|other| *other < head),
+        };
         let equal = self.heads[from..].iter().take_while(|other| **other == head).count();
         from..from + equal
     }
@@ -174,9 +179,10 @@ impl Packed {
         if self.bytes.len() + key.len() > self.bytes.capacity() {
             self.bytes.reserve_exact(key.len() + (ROOM - 1) * self.mean_len().min(key.len()));
         }
-        let start = self.start(number);
-        self.bytes.extend_from_slice(key);
-        self.bytes[start..].rotate_right(key.len());
+        let (start, len) = (self.start(number), self.bytes.len());
+        self.bytes.resize(len + key.len(), 0);
+        self.bytes.copy_within(start..len, start + key.len());
+        self.bytes[start..start + key.len()].copy_from_slice(key);
         self.ends.insert(number, start as u32);
         self.ends[number..].iter_mut().for_each(|end| *end += key.len() as u32);
     }
@@ -355,7 +361,8 @@ impl<T: Part> Level<T> {
     fn insert_behind(&mut self, number: usize, low: Key, part: T) {
         self.apart += apart_bytes(&low) as usize;
         self.lows.insert(number, low);
-        self.heads.insert(number, &self.lows);
+        // Anew: they may all begin with the same bytes by now.
+        self.heads.renew(&self.lows);
         self.parts.insert(number + 1, part);
     }
 
@@ -627,9 +634,17 @@ mod tests {
         assert!(index.iter().eq(model.iter().map(|(key, entry)| (&key[..], *entry))));
         assert_eq!(index.bytes, index.root.heap_bytes(), "what it takes is counted");
         let (mut last, mut leaves) = (Vec::new(), 0);
+        fn check_level<T>(level: &Level<T>) {
+            let apart: u64 = level.lows.iter().map(|low| apart_bytes(low)).sum();
+            assert!(level.apart as u64 == apart && level.lows.len() + 1 == level.parts.len());
+            let heads = level.lows.iter().map(|low| head_of(&low[level.heads.skipped..]));
+            assert!(heads.eq(level.heads.heads.iter().copied()));
+        }
+        check_level(&index.root);
         let bounds = |lows: &[Key], low: &Key| [std::slice::from_ref(low), lows].concat();
         for (low, branch) in bounds(&index.root.lows, &Key::new()).iter().zip(&index.root.parts) {
-            assert!(branch.lows.len() + 1 == branch.parts.len() && branch.parts.len() <= BRANCH);
+            check_level(branch);
+            assert!(branch.parts.len() <= BRANCH);
             for (low, leaf) in bounds(&branch.lows, low).iter().zip(&branch.parts) {
                 assert!(last[..] <= low[..] && leaf.size() <= LEAF && (leaf.size() > 0 || model.is_empty()));
                 for number in 0..leaf.size() {

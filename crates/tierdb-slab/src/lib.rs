@@ -1,7 +1,7 @@
 //! The slab engine: PrismDB (ASPLOS 2023) with a full crash and correctness contract.
 //!
 //! Read in this order: [`config`], then `layout`, `slabs` and `record` (what is on the fast tier), `heap` and `commit`
-//! (how it changes), `flash`, `live`, `parts`, `tables`, `levels` and `build` (what is on flash, and where indexes and filters of it are), `partition`, `kept`, `cache` and `core` (what is in
+//! (how it changes), `flash`, `live`, `parts`, `tables`, `levels` and `build` (what is on flash, and where indexes and filters of it are), `partition`, `index`, `kept`, `cache` and `core` (what is in
 //! DRAM), `read`, `write`, `batch`
 //! and `cursor` (operations), `tracker`, `tune`, `bucket`, `choose`, `migrate`, `descend`, `promote` and `read_trigger` (what moves between the tiers), `clean` and
 //! `tidy` (what else frees space), `rounds` (which of it when), `work` (who does it), `divide`, `recover`; `verify` and `salvage` (damage).

@@ -80,7 +80,7 @@ pub struct TableIter<F: BlockFile> {
 
 impl<F: BlockFile> Table<F> {
     /// The entries whose keys lie in `bounds`, in this direction. Reads nothing before its first
-    /// [`Source::advance`].
+    /// [`Source::advance`], unless [`TableIter::read_first`] does.
     pub fn iter(
         self: &Arc<Self>,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
