@@ -117,7 +117,7 @@ impl<D: Dir> Levels<D> {
         let levels = self.0.iter().filter(|level| level.overlapping(range).next().is_some());
         let mut walks: Vec<_> = levels.map(|level| level.entries(range, direction, ahead, cause)).collect();
         if walks.len() > 1 {
-            Walk::read_first(&mut walks, cause);
+            Walk::read_first(&mut walks);
         }
         Merge::new(walks, direction)
     }

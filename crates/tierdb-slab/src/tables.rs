@@ -118,10 +118,10 @@ pub struct Walk<D: Dir> {
 
 impl<D: Dir> Walk<D> {
     /// Reads what each of `walks`, none of them advanced yet, needs for its first entry, with all reads in flight at once.
-    pub fn read_first(walks: &mut [Self], cause: Cause) {
+    pub fn read_first(walks: &mut [Self]) {
         walks.iter_mut().for_each(Self::open_next);
         let mut opened: Vec<_> = walks.iter_mut().filter_map(|walk| walk.current.as_mut()).collect();
-        TableIter::read_first(&mut opened, cause);
+        TableIter::read_first(&mut opened);
     }
 
     /// Goes to the next table, before its first entry; to none behind the last one, and to none where it cannot be opened.

@@ -159,35 +159,28 @@ impl<F: BlockFile> TableIter<F> {
     }
 
     /// Reads what each of `iters` needs for its first entry, and what it reads ahead with that, with all reads in flight at once.
-    /// Those that were advanced before are left as they are.
+    /// Those that were advanced before are left as they are. All have the same cause.
     ///
     /// Of one that cannot be read its own first `advance` says so, after it has tried once more.
-    pub fn read_first(iters: &mut [&mut Self], cause: Cause) {
-        let mut wanted = Vec::new();
-        for (number, iter) in iters.iter_mut().enumerate() {
-            let Some((first, last)) = iter.reach().filter(|_| matches!(iter.state, State::Fresh)) else {
-                continue;
-            };
+    pub fn read_first(iters: &mut [&mut Self]) {
+        let Some(cause) = iters.first().map(|iter| iter.cause) else { return };
+        let tables: Vec<_> = iters.iter().map(|iter| iter.table.clone()).collect();
+        let (mut wanted, mut reads) = (Vec::new(), Vec::new());
+        for (iter, table) in iters.iter_mut().zip(&tables) {
+            debug_assert!(iter.cause == cause, "they have the same cause");
+            let State::Fresh = iter.state else { continue };
+            let Some((first, last)) = iter.reach() else { continue };
             iter.last_block = last;
             let (blocks, pages) = iter.span(first);
-            if let Ok(buf) = AlignedBuf::zeroed((pages.end - pages.start) as usize) {
-                wanted.push((number, blocks, pages.start, buf));
-            }
+            let Ok(buf) = AlignedBuf::zeroed((pages.end - pages.start) as usize) else { continue };
+            reads.push(FileRead { file: table.file(), at: pages.start, buf });
+            wanted.push((iter, blocks));
         }
-        let mut reads: Vec<_> = wanted
-            .iter_mut()
-            .map(|(number, _, at, buf)| FileRead {
-                file: iters[*number].table.file(),
-                at: *at,
-                buf: mem::take(buf),
-            })
-            .collect();
         let outcomes = Metered::read_many(&mut reads, cause);
-        let windows: Vec<_> = reads.into_iter().map(|read| read.buf).collect();
-        for (((number, blocks, at, _), window), outcome) in wanted.into_iter().zip(windows).zip(outcomes) {
+        for (((iter, blocks), read), outcome) in wanted.into_iter().zip(reads).zip(outcomes) {
             if outcome.is_ok() {
-                iters[number].window = window;
-                iters[number].has_read(blocks, at);
+                iter.window = read.buf;
+                iter.has_read(blocks, read.at);
             }
         }
     }

@@ -283,7 +283,7 @@ fn what_several_tables_begin_with_is_read_at_once() {
                 written.iter().map(|table| table.iter(range, direction, ahead, Cause::Foreground)).collect()
             };
             let read_first = |iters: &mut Vec<TableIter<SimFile>>| {
-                TableIter::read_first(&mut iters.iter_mut().collect::<Vec<_>>(), Cause::Foreground);
+                TableIter::read_first(&mut iters.iter_mut().collect::<Vec<_>>());
             };
             let before = reads();
             let wanted: Vec<_> = iters().iter_mut().map(|iter| drain(iter, usize::MAX).0).collect();

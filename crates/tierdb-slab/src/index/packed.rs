@@ -1,7 +1,7 @@
 //! The keys of a leaf, and the heads by which keys are found ([`crate::index`]).
 
 use super::ROOM;
-use crate::key::Key;
+use crate::key::{ALLOCATED, Key};
 use std::cmp::Ordering;
 use std::ops::Range;
 
@@ -29,22 +29,22 @@ impl Keys for Vec<Key> {
 /// Keys side by side.
 #[derive(Default)]
 pub struct Packed {
-    pub bytes: Vec<u8>,
+    bytes: Vec<u8>,
     /// Where each ends in `bytes`.
-    pub ends: Vec<u32>,
+    ends: Vec<u32>,
 }
 
 /// The heads of some keys: eight bytes of each as a number.
 #[derive(Default)]
 pub struct Heads {
     /// How many bytes, which all of them begin with, are before these.
-    pub skipped: usize,
-    pub heads: Vec<u64>,
+    skipped: usize,
+    heads: Vec<u64>,
 }
 
 /// The eight bytes that `key` begins with as a number. Zeros follow a shorter key: heads of two keys are equal, or in their order.
 #[inline]
-pub fn head_of(key: &[u8]) -> u64 {
+fn head_of(key: &[u8]) -> u64 {
     let mut first = [0; 8];
     match key.first_chunk() {
         Some(chunk) => first = *chunk,
@@ -83,6 +83,28 @@ impl Heads {
         } else {
             self.renew(keys);
         }
+    }
+
+    /// Makes room for so many more, exactly.
+    pub fn reserve(&mut self, room: usize) {
+        self.heads.reserve_exact(room);
+    }
+
+    /// Gives back room beyond that for `room` more.
+    pub fn give_back(&mut self, room: usize) {
+        self.heads.shrink_to(self.heads.len() + room);
+    }
+
+    /// Bytes of DRAM that they take beside themselves.
+    pub fn heap_bytes(&self) -> usize {
+        self.heads.capacity() * size_of::<u64>() + ALLOCATED
+    }
+
+    /// Whether they are those of `keys`.
+    #[cfg(test)]
+    pub fn are_of(&self, keys: &impl Keys) -> bool {
+        let head = |number| head_of(&keys.key(number)[self.skipped..]);
+        (0..keys.len()).map(head).eq(self.heads.iter().copied())
     }
 
     /// Key `number` has gone.
@@ -160,6 +182,11 @@ impl Packed {
     pub fn give_back(&mut self, room: usize) {
         self.ends.shrink_to(self.ends.len() + room);
         self.bytes.shrink_to(self.bytes.len() + room * self.mean_len());
+    }
+
+    /// Bytes of DRAM that they take beside themselves.
+    pub fn heap_bytes(&self) -> usize {
+        self.bytes.capacity() + self.ends.capacity() * size_of::<u32>() + 2 * ALLOCATED
     }
 
     /// Whether there is room for so many keys more.
