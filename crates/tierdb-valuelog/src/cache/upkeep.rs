@@ -181,10 +181,15 @@ impl Cache {
             };
             // Slots that were emptied are free again once they are settled; only if there are none is the
             // table too small.
-            let freed = (0..INLINE_PIECES).any(|_| self.settle_queued(&mut self.lists.lock()).freed > 0);
+            let settle = |_| Some(self.settle_queued(&mut self.lists.lock())).filter(|of| of.count > 0);
+            let freed = (0..INLINE_PIECES).map_while(settle).any(|of| of.freed > 0);
             if !freed && !self.table.grow(size_of::<Node>(), |bytes| self.reserve(bytes)) {
                 let mut lists = self.lists.lock();
-                (0..PIECE).any(|_| !matches!(self.step(&mut lists, None, &guard), Some(Step::Moved)));
+                let mut steps = (0..PIECE).map(|_| self.step(&mut lists, None, &guard));
+                if let Some(None) = steps.find(|step| !matches!(step, Some(Step::Moved))) {
+                    // Nothing is cached that could make way.
+                    break;
+                }
             }
         }
         None
