@@ -1,12 +1,10 @@
 //! A crash at every persist event: of work, of checkpoints, of creation, of recovery.
 
-mod support;
-
-use std::sync::Arc;
-use support::{
-    Known, TestDir, acknowledge, create, dir, dirs, open, paged, publish, reopen, reopen_in, small, wide,
-    work,
+use crate::support::{
+    self, Known, TestDir, acknowledge, create, dir, dirs, open, paged, publish, reopen, reopen_in, small,
+    wide, work,
 };
+use std::sync::Arc;
 use tierdb_base::mutant::{self, Site};
 use tierdb_log::LoggedOptions;
 use tierdb_pmem::Pool;

@@ -1,8 +1,6 @@
 //! Damaged files: noticed, or harmless, never a wrong answer; and salvage of what is left.
 
-mod support;
-
-use support::{Known, TestDir, create, dir, open, paged, reopen, small, wide, work};
+use crate::support::{self, Known, TestDir, create, dir, open, paged, reopen, small, wide, work};
 use tierdb_base::mutant;
 use tierdb_base::sources::comparisons;
 use tierdb_base::{Error, ErrorKind, FailureLatch, checksum};

@@ -1,8 +1,8 @@
 //! Every N-th operation fails: nothing hangs, nothing acknowledged is lost, and a reopen goes on.
 
-mod support;
-
-use support::{Known, TestDir, acknowledge, create, dir, open, paged, publish, reopen, small, wide, work};
+use crate::support::{
+    self, Known, TestDir, acknowledge, create, dir, open, paged, publish, reopen, small, wide, work,
+};
 use tierdb_base::{Error, ErrorKind, mutant};
 use tierdb_log::{LoggedOptions, LoggedPool};
 use tierdb_pmem::Pool;

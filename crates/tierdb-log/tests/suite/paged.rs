@@ -1,10 +1,8 @@
 //! Pools that are longer than what DRAM has of them.
 
-mod support;
-
+use crate::support::{self, POOL, TestDir, create, dir, open, paged, wide};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use support::{POOL, TestDir, create, dir, open, paged, wide};
 use tierdb_base::mutant;
 use tierdb_base::{ErrorKind, FailureLatch};
 use tierdb_device::Meter;

@@ -1,11 +1,9 @@
 //! Many threads at once: group commit, checkpoints beside it, crashes in the middle, and failures.
 
-mod support;
-
+use crate::support::{self, TestDir, dir, open, wide};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use support::{TestDir, dir, open, wide};
 use tierdb_base::{ErrorKind, FailureLatch};
 use tierdb_device::{Emulation, Meter};
 use tierdb_log::{LoggedOptions, LoggedPool};

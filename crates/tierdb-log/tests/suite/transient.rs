@@ -1,8 +1,6 @@
 //! Pages that the log carries while it can, and checkpoints of a pool that is mostly a write buffer.
 
-mod support;
-
-use support::{dir, open, world};
+use crate::support::{self, dir, open, world};
 use tierdb_device::Dir;
 use tierdb_log::{LoggedOptions, LoggedPool};
 use tierdb_pmem::{Lsn, Pool};

@@ -7,9 +7,9 @@ mod conformance;
 mod copies;
 mod crash;
 mod crowd;
+mod harm;
 mod levels;
 mod mutants;
 mod parts;
-#[path = "../rig/mod.rs"]
 mod rig;
 mod two_devices;

@@ -5,8 +5,6 @@
 //! live one is. A recovered pool must be the state after some prefix of the publishes, one that holds all that
 //! were waited for.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
-
 mod flight;
 
 pub use flight::{During, InFlight, Unreadable};

@@ -5,7 +5,7 @@
 //! damaged in every way that `harm` has; each opened, read in three ways, verified, and a part of them
 //! written to, emptied into flash, collected and opened again.
 
-use crate::base::{self, base};
+use super::base::{self, base};
 use crate::rig::Sizes;
 use tierdb_device::{Dir, OpenMode};
 use tierdb_engine::conformance::harm::crafted::{Store, find, value};

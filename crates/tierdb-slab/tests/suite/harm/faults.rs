@@ -3,7 +3,7 @@
 //! and refuses to write until it is opened again, and after any other it goes on by itself.
 //! Method: that of the suite that engines share.
 
-use crate::base;
+use super::base;
 use crate::rig::Sizes;
 use tierdb_base::mutant::Site;
 use tierdb_engine::Background;

@@ -1,7 +1,7 @@
 //! Goal: one wrong byte in the head of a record costs nothing, whatever the record is; more cost no more than before.
 //! Method: each byte of heads of all kinds is changed, and the store opened, read and scanned.
 
-use crate::base;
+use super::base;
 use crate::rig::Sizes;
 use tierdb_engine::conformance::harm::Rig;
 use tierdb_engine::conformance::harm::crafted::{Outcome, Store, find, value};

@@ -2,7 +2,7 @@
 //! Method: that of the suite that engines share, with damage made so that one comparison alone stands between it and a
 //! wrong answer. Those of tables are left out in turn in their own suite.
 
-use crate::base;
+use super::base;
 use crate::rig::Sizes;
 use tierdb_base::sources::comparisons;
 use tierdb_engine::conformance::harm::Rig;
