@@ -13,11 +13,13 @@ use crate::log::{Ring, push_mark};
 use crate::memory::Memory;
 use crate::store::Spare;
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::RangeInclusive;
 use tierdb_base::{Error, Location, Result, TierRole};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Metered};
 
-/// Bytes read at once, if the largest block is not larger, nor the ring shorter.
-const WINDOW: u64 = 1 << 20;
+/// Bytes read at once: a sixteenth of the ring within these bounds, if the largest block is not larger, nor the ring shorter. To have
+/// more ready than a small log needs takes longer than to read it.
+const WINDOW: RangeInclusive<u64> = 64 << 10..=1 << 20;
 
 /// The ring's bytes, a window at a time. In a salvage, blocks that cannot be read are zeros, which no block is.
 pub(crate) struct Reader<'l, F> {
@@ -34,7 +36,8 @@ pub(crate) struct Reader<'l, F> {
 
 impl<'l, F: BlockFile> Reader<'l, F> {
     pub(crate) fn new(file: &'l Metered<F>, ring: Ring, unreadable: &'l mut Unreadable) -> Result<Self> {
-        let window = AlignedBuf::zeroed(WINDOW.max(ring.largest).min(ring.len) as usize)?;
+        let window = (ring.len / 16).clamp(*WINDOW.start(), *WINDOW.end());
+        let window = AlignedBuf::zeroed(window.max(ring.largest).min(ring.len) as usize)?;
         Ok(Reader { file, ring, unreadable, refused: BTreeSet::new(), start: 0, window, filled: 0 })
     }
 

@@ -16,6 +16,7 @@
 //! Since format 1.
 
 use crate::commit::REDO_BYTES;
+use std::ops::Range;
 use tierdb_base::{
     MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, Seqno, checksum, checksum_parts, matches,
 };
@@ -104,6 +105,11 @@ fn head_sum(seed: u64, at: u64, bytes: &[u8]) -> u64 {
     checksum_parts(seed, &[&at.to_le_bytes(), bytes])
 }
 
+/// The checksum of a head whose own bytes of it are those of the head's place.
+pub fn sum_behind_place(seed: u64, bytes: &[u8]) -> u64 {
+    checksum(seed, bytes)
+}
+
 /// The bytes of the head slot at byte `at` of the pool. `parts` are the places of the parts, if it has any.
 pub fn encode(
     seed: u64,
@@ -140,6 +146,14 @@ pub fn encode(
 pub fn name_in(header: &[u8; HEADER]) -> (Seqno, usize) {
     let (seqno, _) = header[8..].split_first_chunk().unwrap_or((&[0; 8], &[]));
     (Seqno::from_le_bytes(*seqno), usize::from(u16::from_le_bytes([header[20], header[21]])))
+}
+
+/// Where a record has its seqno.
+pub const SEQNO: Range<usize> = 8..16;
+
+/// Where the record with this header has its key, and the length of that.
+pub fn bytes_of_key(header: &[u8; HEADER]) -> [Range<usize>; 2] {
+    [20..22, HEADER..HEADER + name_in(header).1]
 }
 
 /// Whether a record with this header, one byte of which may be wrong, may have its value in parts, if its head is in a slot of `slot` bytes.
