@@ -4,6 +4,7 @@
 //! it always does and what is on media stays as it is.
 
 use crate::config::EngineKind;
+use crate::directory::StoreDir;
 use crate::identity::Mode;
 use crate::overlay::Overlay;
 use crate::setup::{POOL_NAME, VALUES_NAME, all_there, seed_of};
@@ -93,8 +94,8 @@ fn no_memory(len: u64) -> Error {
 /// Works with an empty pool in the place of one that is lost.
 fn lost<D: Dir, W: Work>(
     remains: &Remains<D>,
-    fast: Vec<Overlay<D>>,
-    flash: Vec<Overlay<D>>,
+    fast: Vec<StoreDir<D>>,
+    flash: Vec<StoreDir<D>>,
     damage: Vec<Damage>,
     work: W,
 ) -> Result<W::Output> {
@@ -106,16 +107,16 @@ fn damaged(what: String, place: Option<Location>) -> Damage {
 }
 
 /// A tier as it is; a missing one as an empty directory.
-fn overlay<D: Dir>(tier: &Remain<D>) -> Overlay<D> {
+fn overlay<D: Dir>(tier: &Remain<D>) -> StoreDir<D> {
     match &tier.dir {
-        Some(dir) => Overlay::new(dir.clone()),
-        None => Overlay::missing(tier.path.display().to_string()),
+        Some(dir) => StoreDir::Overlaid(Overlay::new(dir.clone())),
+        None => StoreDir::Overlaid(Overlay::missing(tier.path.display().to_string())),
     }
 }
 
 /// Gives the flash tier `dir` an empty file of values where that is missing, so that the others' can be read. Of a tier of which
 /// nothing is there, that is known already.
-fn with_values<D: Dir>(tier: &Remain<D>, dir: &Overlay<D>, damage: &mut Vec<Damage>) -> Result<()> {
+fn with_values<D: Dir>(tier: &Remain<D>, dir: &StoreDir<D>, damage: &mut Vec<Damage>) -> Result<()> {
     if dir.list()?.iter().any(|name| name == VALUES_NAME) {
         return Ok(());
     }
@@ -129,9 +130,9 @@ fn with_values<D: Dir>(tier: &Remain<D>, dir: &Overlay<D>, damage: &mut Vec<Dama
 fn media<P: Pool, D: Dir>(
     remains: &Remains<D>,
     pool: P,
-    fast: Vec<Overlay<D>>,
-    flash: Vec<Overlay<D>>,
-) -> Media<P, Overlay<D>> {
+    fast: Vec<StoreDir<D>>,
+    flash: Vec<StoreDir<D>>,
+) -> Media<P, StoreDir<D>> {
     let tier = |dir| TierDir { dir, capacity: CAPACITY, meter: Meter::new(), emulation: None };
     Media {
         pool: Arc::new(pool),
@@ -149,7 +150,7 @@ fn media<P: Pool, D: Dir>(
 /// be, there is no pool.
 fn copy_pool<D: Dir>(
     remains: &Remains<D>,
-    dirs: &[Overlay<D>],
+    dirs: &[StoreDir<D>],
     salvage: bool,
     damage: &mut Vec<Damage>,
 ) -> Result<Option<MappedPool>> {

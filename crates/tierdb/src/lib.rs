@@ -25,6 +25,7 @@
 mod checkpoint;
 pub mod config;
 mod db;
+mod directory;
 mod entries;
 mod frozen;
 mod history;

@@ -1,6 +1,7 @@
 //! From a configuration to a running engine: directories, tiers, pool, engine, in this order.
 
 use crate::config::{Config, EngineKind, drain_latency_ns, exact};
+use crate::directory::StoreDir;
 use crate::identity::{self, Mode, Shape};
 use crate::shape;
 use crate::tiers::{Intent, Place, Remains, Tier, Tiers, is_indifferent, not_a_store};
@@ -146,10 +147,15 @@ impl Prepared {
         })
     }
 
-    fn logged_pool(&self, latch: &FailureLatch, meter: &Meter) -> Result<LoggedPool<Striped<RealDir>>> {
+    fn logged_pool(
+        &self,
+        latch: &FailureLatch,
+        meter: &Meter,
+    ) -> Result<LoggedPool<Striped<StoreDir<RealDir>>>> {
         let tiers =
             if self.tiers.fast.is_empty() { self.tiers.flash.get(..1) } else { Some(&*self.tiers.fast) };
-        let dirs: Vec<_> = tiers.unwrap_or_default().iter().map(|tier| tier.dir.clone()).collect();
+        let tiers = tiers.unwrap_or_default().iter();
+        let dirs: Vec<_> = tiers.map(|tier| StoreDir::Plain(tier.dir.clone())).collect();
         let emulated = if self.tiers.fast.is_empty() {
             let first = self.tiers.flash.first().and_then(|tier| self.config.flash.get(tier.configured));
             first.and_then(|flash| flash.emulate.as_deref())
@@ -190,7 +196,12 @@ impl Prepared {
         Ok(pool.with_drain_latency(device.and_then(drain_latency_ns).unwrap_or(0)))
     }
 
-    fn media<P: Pool>(&self, pool: P, latch: FailureLatch, fast_meter: Meter) -> Result<Media<P, RealDir>> {
+    fn media<P: Pool>(
+        &self,
+        pool: P,
+        latch: FailureLatch,
+        fast_meter: Meter,
+    ) -> Result<Media<P, StoreDir<RealDir>>> {
         let mode = self.mode_in_words(&pool)?;
         let mut flash = Vec::with_capacity(self.tiers.flash.len());
         for (number, tier) in self.tiers.flash.iter().enumerate() {
@@ -199,7 +210,7 @@ impl Prepared {
             let logged = if has_log { shape::logged_bytes(&self.tiers.shape) } else { 0 };
             let configured = self.config.flash.get(tier.configured);
             flash.push(TierDir {
-                dir: self.flash_dir(tier)?,
+                dir: StoreDir::Plain(self.flash_dir(tier)?),
                 capacity: data_capacity(&tier.path, configured.and_then(|flash| flash.capacity), logged)?,
                 meter: if has_log { fast_meter.clone() } else { Meter::new() },
                 emulation: configured.and_then(|flash| flash.emulate.as_deref()).and_then(Emulation::named),
@@ -213,7 +224,7 @@ impl Prepared {
     }
 
     /// What fast block tiers have beside log and pool, for tables.
-    fn fast_dirs(&self) -> Result<Vec<TierDir<RealDir>>> {
+    fn fast_dirs(&self) -> Result<Vec<TierDir<StoreDir<RealDir>>>> {
         let (tiers, shape) = (&self.tiers.fast, &self.tiers.shape);
         if shape.mode != Mode::Block {
             return Ok(Vec::new());
@@ -228,7 +239,7 @@ impl Prepared {
             // That of a store that an older build has made may be larger.
             let logged = logged.max(rest);
             Ok(TierDir {
-                dir: tier.dir.clone(),
+                dir: StoreDir::Plain(tier.dir.clone()),
                 capacity: data_capacity(&tier.path, Some(ByteSize(whole)), logged)?,
                 meter: Meter::new(),
                 emulation: emulated.and_then(Emulation::named),
@@ -238,9 +249,9 @@ impl Prepared {
     }
 
     /// What may be written to each of these flash tiers in a day.
-    fn flash_bytes_per_day(&self, flash: &[TierDir<RealDir>]) -> Vec<Option<u64>> {
+    fn flash_bytes_per_day(&self, flash: &[TierDir<StoreDir<RealDir>>]) -> Vec<Option<u64>> {
         let tiers = self.tiers.flash.iter().zip(flash);
-        let budget = |(tier, media): (&Tier<RealDir>, &TierDir<RealDir>)| {
+        let budget = |(tier, media): (&Tier<RealDir>, &TierDir<StoreDir<RealDir>>)| {
             let configured = self.config.flash.get(tier.configured)?;
             let capacity = configured.capacity.map_or(media.capacity, ByteSize::bytes);
             Some(configured.write_budget?.bytes_per_day(capacity))
