@@ -17,8 +17,8 @@ use std::ops::RangeInclusive;
 use tierdb_base::{Error, Location, Result, TierRole};
 use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Cause, Metered};
 
-/// Bytes read at once: a sixteenth of the ring within these bounds, if the largest block is not larger, nor the ring shorter. To have
-/// more ready than a small log needs takes longer than to read it.
+/// Bytes read at once: a sixteenth of the ring within these bounds, and the largest block at least, all of which are less than a ring. A
+/// log that was closed has next to nothing to replay, and to make room for what a small one has would take longer than to read it.
 const WINDOW: RangeInclusive<u64> = 64 << 10..=1 << 20;
 
 /// The ring's bytes, a window at a time. In a salvage, blocks that cannot be read are zeros, which no block is.
@@ -36,8 +36,9 @@ pub(crate) struct Reader<'l, F> {
 
 impl<'l, F: BlockFile> Reader<'l, F> {
     pub(crate) fn new(file: &'l Metered<F>, ring: Ring, unreadable: &'l mut Unreadable) -> Result<Self> {
+        // Rounded up to whole blocks by the buffer.
         let window = (ring.len / 16).clamp(*WINDOW.start(), *WINDOW.end());
-        let window = AlignedBuf::zeroed(window.max(ring.largest).min(ring.len) as usize)?;
+        let window = AlignedBuf::zeroed(window.max(ring.largest) as usize)?;
         Ok(Reader { file, ring, unreadable, refused: BTreeSet::new(), start: 0, window, filled: 0 })
     }
 

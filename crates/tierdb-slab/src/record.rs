@@ -23,6 +23,8 @@ use tierdb_base::{
 
 /// Bytes before the key.
 pub const HEADER: usize = 40;
+/// Where among them the seqno is.
+pub const SEQNO: Range<usize> = 8..16;
 
 /// What a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +107,8 @@ fn head_sum(seed: u64, at: u64, bytes: &[u8]) -> u64 {
     checksum_parts(seed, &[&at.to_le_bytes(), bytes])
 }
 
-/// The checksum of a head whose own bytes of it are those of the head's place.
+/// The checksum of the head in `bytes`, whose own bytes of it hold the head's place: for many tries, since place and head need not be laid
+/// side by side for each.
 pub fn sum_behind_place(seed: u64, bytes: &[u8]) -> u64 {
     checksum(seed, bytes)
 }
@@ -147,9 +150,6 @@ pub fn name_in(header: &[u8; HEADER]) -> (Seqno, usize) {
     let (seqno, _) = header[8..].split_first_chunk().unwrap_or((&[0; 8], &[]));
     (Seqno::from_le_bytes(*seqno), usize::from(u16::from_le_bytes([header[20], header[21]])))
 }
-
-/// Where a record has its seqno.
-pub const SEQNO: Range<usize> = 8..16;
 
 /// Where the record with this header has its key, and the length of that.
 pub fn bytes_of_key(header: &[u8; HEADER]) -> [Range<usize>; 2] {

@@ -2,6 +2,8 @@
 //!
 //! Directories are seen through an [`Overlay`], and a mapped pool is copied into DRAM, so opening may recover as
 //! it always does and what is on media stays as it is.
+//!
+//! Invariant: every directory that engines get here is of `overlay`, which makes none that is plain.
 
 use crate::config::EngineKind;
 use crate::directory::StoreDir;

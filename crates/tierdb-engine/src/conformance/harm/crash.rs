@@ -61,6 +61,8 @@ const GO_ON_EVERY: u64 = 128;
 const EARLIER: u64 = 1 << 14;
 const BEFORE_EARLIER: u64 = 2 << 14;
 const BEHIND: u64 = 3 << 14;
+/// Of so many images one at least is of a store on a log.
+const LOGGED_SHARE: u64 = 10;
 /// Runs in a pack.
 pub(super) const PACK: u64 = (Script::ALL.len() * OF_EACH + OF_TOGETHER) as u64;
 
@@ -311,13 +313,18 @@ fn not_met<S: Sizes>(cases: &[Case<S>], sizes: &[S]) -> Vec<String> {
 /// may matter.
 pub fn crash_scripts<S: Sizes>(sizes: &[S], images: u64, in_recovery: u64) {
     let most = 5 * images / (4 * PACK);
+    let on_logs = AtomicU64::new(0);
     let run = |number: u64| {
         let case = deal(number / PACK, sizes).swap_remove((number % PACK) as usize);
         // An image with a log takes as long as five without.
         let most = if case.rig.log.is_some() { most / 2 } else { most };
         let options = Options { max_images: Some(most), ..Options::default() };
         let explored = case.explore(&options.depth(case.depth));
-        explored.unwrap_or_else(|failure| panic!("run {number}, {case:?}: {failure}"))
+        let explored = explored.unwrap_or_else(|failure| panic!("run {number}, {case:?}: {failure}"));
+        if case.rig.log.is_some() {
+            on_logs.fetch_add(explored.images, Ordering::Relaxed);
+        }
+        explored
     };
     if let Ok(number) = std::env::var("TIERDB_CRASH_RUN") {
         println!("{}", run(number.parse().expect("the number of a run")));
@@ -329,7 +336,10 @@ pub fn crash_scripts<S: Sizes>(sizes: &[S], images: u64, in_recovery: u64) {
     let next = AtomicU64::new(0);
     let enough = || {
         let total = total.lock().expect("total");
-        next.load(Ordering::Relaxed) >= PACK && total.images >= images && total.in_recovery >= in_recovery
+        next.load(Ordering::Relaxed) >= PACK
+            && total.images >= images
+            && total.in_recovery >= in_recovery
+            && on_logs.load(Ordering::Relaxed) >= images / LOGGED_SHARE
     };
     let work = || {
         while !enough() {
@@ -341,7 +351,9 @@ pub fn crash_scripts<S: Sizes>(sizes: &[S], images: u64, in_recovery: u64) {
         scope.spawn(work);
         work();
     });
-    println!("{} runs, {}", next.into_inner(), total.into_inner().expect("total"));
+    let (runs, total, on_logs) =
+        (next.into_inner(), total.into_inner().expect("total"), on_logs.into_inner());
+    println!("{runs} runs, {total}, {on_logs} images of stores on a log");
 }
 
 /// The scripts in which the log of a store of these sizes is cut off: pages are written to the image.

@@ -72,6 +72,26 @@ fn one_wrong_byte_of_a_head_is_made_right_again() {
     }
 }
 
+/// Long heads are made right, too, but for those that are longer than 512 bytes.
+#[test]
+fn one_wrong_byte_of_a_head_with_a_long_key() {
+    for (len, step) in [(300, 7), (600, 40)] {
+        let store = Store::new(rig());
+        let key = "k".repeat(len);
+        store.put(&key, b"value");
+        store.put("kept", b"and this");
+        let head = find(&store.world, "pool", SLABS_AT, format!("{key}value").as_bytes()) - HEADER;
+        for byte in (0..HEADER + len as u64).step_by(step) {
+            let changed = store.world.copy();
+            changed.flip_bit("pool", head + byte, 3);
+            let store = Store::open(rig(), changed).expect("it opens");
+            let found = if len == 300 { store.has(&key, b"value") } else { store.is_damaged(&key) };
+            found.unwrap_or_else(|what| panic!("byte {byte} of {len}: {what}"));
+            store.has("kept", b"and this").expect("the other");
+        }
+    }
+}
+
 #[test]
 fn two_wrong_bytes_are_damage() {
     let (world, heads) = store();
