@@ -62,7 +62,7 @@ const EARLIER: u64 = 1 << 14;
 const BEFORE_EARLIER: u64 = 2 << 14;
 const BEHIND: u64 = 3 << 14;
 /// Of so many images one at least is of a store on a log.
-const LOGGED_SHARE: u64 = 10;
+const LOGGED_SHARE: u64 = 12;
 /// Runs in a pack.
 pub(super) const PACK: u64 = (Script::ALL.len() * OF_EACH + OF_TOGETHER) as u64;
 
