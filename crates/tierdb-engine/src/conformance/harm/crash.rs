@@ -61,8 +61,6 @@ const GO_ON_EVERY: u64 = 128;
 const EARLIER: u64 = 1 << 14;
 const BEFORE_EARLIER: u64 = 2 << 14;
 const BEHIND: u64 = 3 << 14;
-/// Of so many images one at least is of a store on a log.
-const LOGGED_SHARE: u64 = 12;
 /// Runs in a pack.
 pub(super) const PACK: u64 = (Script::ALL.len() * OF_EACH + OF_TOGETHER) as u64;
 
@@ -336,10 +334,7 @@ pub fn crash_scripts<S: Sizes>(sizes: &[S], images: u64, in_recovery: u64) {
     let next = AtomicU64::new(0);
     let enough = || {
         let total = total.lock().expect("total");
-        next.load(Ordering::Relaxed) >= PACK
-            && total.images >= images
-            && total.in_recovery >= in_recovery
-            && on_logs.load(Ordering::Relaxed) >= images / LOGGED_SHARE
+        next.load(Ordering::Relaxed) >= PACK && total.images >= images && total.in_recovery >= in_recovery
     };
     let work = || {
         while !enough() {
