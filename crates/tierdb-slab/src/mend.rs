@@ -1,9 +1,9 @@
 //! Heads of records with one wrong byte: made right again when the store is opened.
 //!
 //! A head has a checksum of 64 bits, and its commit word 40 bits of hash and seqno. So there is one way at the most to change a
-//! byte such that all of it agrees: each is tried, but for those of the checksum, which is known, and, where seqno and key do not agree
-//! with the word, for those of neither. That a wrong one passes is as likely as that damage passes the checksum, times the tries: 2^-47 for
-//! a head of 512 bytes. What it saves is a key of which else not even the name is known, and the order of all others ([`crate::lost`]).
+//! byte such that all of it agrees: each is tried; where seqno and key do not agree with the word, only theirs. A byte of the checksum
+//! needs no tries. That a wrong one passes is as likely as that damage passes the checksum, times the tries: 2^-47 for a head of 512
+//! bytes. What it saves is a key of which else not even the name is known, and the order of all others ([`crate::lost`]).
 
 use crate::heap::Heap;
 use crate::record::{self, HEADER, Head};

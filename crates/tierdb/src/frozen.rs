@@ -110,10 +110,10 @@ fn damaged(what: String, place: Option<Location>) -> Damage {
 
 /// A tier as it is; a missing one as an empty directory.
 fn overlay<D: Dir>(tier: &Remain<D>) -> StoreDir<D> {
-    match &tier.dir {
-        Some(dir) => StoreDir::Overlaid(Overlay::new(dir.clone())),
-        None => StoreDir::Overlaid(Overlay::missing(tier.path.display().to_string())),
-    }
+    StoreDir::Overlaid(match &tier.dir {
+        Some(dir) => Overlay::new(dir.clone()),
+        None => Overlay::missing(tier.path.display().to_string()),
+    })
 }
 
 /// Gives the flash tier `dir` an empty file of values where that is missing, so that the others' can be read. Of a tier of which
