@@ -6,6 +6,7 @@
 use crate::mutant;
 use std::hash::Hasher;
 use twox_hash::XxHash3_64;
+use twox_hash::xxhash3_64::{DEFAULT_SECRET_LENGTH, RawHasher, SecretBuffer};
 
 /// Most bytes of parts that are laid end to end on the stack.
 const SHORT: usize = 128;
@@ -34,7 +35,9 @@ pub fn checksum_parts(seed: u64, parts: &[&[u8]]) -> u64 {
         }
         return checksum(seed, &whole[..len]);
     }
-    let mut hasher = XxHash3_64::with_seed(seed);
+    // On the stack: `XxHash3_64::with_seed` allocates what it derives from the seed.
+    let secret = SecretBuffer::with_seed(seed, [0; DEFAULT_SECRET_LENGTH]).expect("a secret of its length");
+    let mut hasher = RawHasher::new(secret);
     for part in parts {
         hasher.write(part);
     }
