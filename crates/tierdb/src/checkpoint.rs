@@ -13,7 +13,7 @@
 //! not acknowledged by the name in its `CHECKPOINT`, and is replaced like any other partial one.
 
 use crate::config::{Config, EngineKind};
-use crate::frozen::{self, Work};
+use crate::frozen;
 use crate::history::Head;
 use crate::repair;
 use crate::setup::{self, Prepared};
@@ -25,10 +25,7 @@ use tierdb_base::{
     ByteSize, Error, ErrorKind, Location, MAX_KEY_BYTES, Result, TierRole, Uuid, checksum, checksum_parts,
     matches,
 };
-use tierdb_device::Dir;
-use tierdb_engine::{Cursor, Damage, Durability, Engine, KeyRange, WriteBatch};
-use tierdb_pmem::Pool;
-use tierdb_valuelog::Media;
+use tierdb_engine::{Cursor, Durability, Engine, KeyRange, WriteBatch};
 
 /// The file in a checkpoint that says what it holds.
 pub(crate) const RECORD_NAME: &str = "CHECKPOINT";
@@ -341,44 +338,27 @@ pub fn restore(checkpoint_dir: impl AsRef<Path>, config: &Config) -> Result<Copi
             why: format!("it is a store, but not a checkpoint: it has no {RECORD_NAME} file"),
         });
     };
-    let engine = remains.shape.engine;
-    frozen::with_media(&remains, false, Restore { source: &source, engine, dir, record, target: config })
-}
-
-/// The way from the media of a checkpoint to a new store.
-struct Restore<'a> {
-    source: &'a Config,
-    engine: EngineKind,
-    dir: &'a Path,
-    record: Record,
-    target: &'a Config,
-}
-
-impl Work for Restore<'_> {
-    type Output = Copied;
-
-    fn run<P: Pool, D: Dir>(self, media: Media<P, D>, _: Vec<Damage>) -> Result<Copied> {
-        let from = repair::open(self.source, self.engine, media)?;
-        let least_pool = match self.target.engine {
-            EngineKind::Valuelog => Some(pool_bytes(&*from)?),
-            EngineKind::Slab => None,
-        };
-        let mut prepared = Prepared::begin(self.target, Intent::CreateNew, least_pool)?;
-        let copied = fill(&mut prepared, &mut *from.cursor(KeyRange::all(), None)?)?;
-        if !self.record.agrees(&copied) {
-            return Err(Error::corrupt(
-                TierRole::Flash,
-                format!(
-                    "it recorded {} entries when it was made, and {} were read, or others; if it was opened and written to \
-                     since, restore a checkpoint of what it is now",
-                    self.record.entries, copied.entries
-                ),
-                Location::new(self.dir.display().to_string(), 0),
-            ));
-        }
-        prepared.finish()?;
-        Ok(copied)
+    let (media, _) = frozen::media_of(&remains, false)?;
+    let from = repair::open(&source, remains.shape.engine, media)?;
+    let least_pool = match config.engine {
+        EngineKind::Valuelog => Some(pool_bytes(&*from)?),
+        EngineKind::Slab => None,
+    };
+    let mut prepared = Prepared::begin(config, Intent::CreateNew, least_pool)?;
+    let copied = fill(&mut prepared, &mut *from.cursor(KeyRange::all(), None)?)?;
+    if !record.agrees(&copied) {
+        return Err(Error::corrupt(
+            TierRole::Flash,
+            format!(
+                "it recorded {} entries when it was made, and {} were read, or others; if it was opened and written to \
+                 since, restore a checkpoint of what it is now",
+                record.entries, copied.entries
+            ),
+            Location::new(dir.display().to_string(), 0),
+        ));
     }
+    prepared.finish()?;
+    Ok(copied)
 }
 
 #[cfg(test)]

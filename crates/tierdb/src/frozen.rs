@@ -6,38 +6,27 @@
 //! Invariant: every directory that engines get here is of `overlay`, which makes none that is plain.
 
 use crate::config::EngineKind;
-use crate::directory::StoreDir;
 use crate::identity::Mode;
-use crate::overlay::Overlay;
 use crate::setup::{POOL_NAME, VALUES_NAME, all_there, seed_of};
 use crate::shape;
 use crate::tiers::{Remain, Remains};
 use std::io::ErrorKind;
 use std::sync::Arc;
 use tierdb_base::{ByteSize, Error, FailureLatch, Location, Result, TierRole};
-use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Dir, Meter, OpenMode, Striped, read_blocks};
-use tierdb_engine::Damage;
+use tierdb_device::{AlignedBuf, BLOCK, BlockFile, Dir, Meter, OpenMode, RealDir, Striped, read_blocks};
+use tierdb_engine::{Damage, Media, TierDir};
 use tierdb_log::{LoggedOptions, LoggedPool};
+use tierdb_media::{Directory, Overlay, StoreDir, StoreMedia};
 use tierdb_pmem::{MappedPool, Pool};
-use tierdb_valuelog::{Media, TierDir};
 
 /// No limit that matters: what is written goes to DRAM.
 const CAPACITY: u64 = 64 << 40;
 /// A mapped pool is copied in pieces of so many bytes.
 const PIECE: u64 = 1 << 20;
 
-/// What is done with the media of a store, whatever their types are.
-pub(crate) trait Work {
-    /// What it gives.
-    type Output;
-
-    /// Does it. `damage` is what was found wrong with the pool.
-    fn run<P: Pool, D: Dir>(self, media: Media<P, D>, damage: Vec<Damage>) -> Result<Self::Output>;
-}
-
-/// Does `work` with the media of the store in `remains`. With `salvage` it does so whatever is damaged, otherwise
-/// it stops at the first damage of the pool.
-pub(crate) fn with_media<D: Dir, W: Work>(remains: &Remains<D>, salvage: bool, work: W) -> Result<W::Output> {
+/// The media of the store in `remains`, and what was found wrong with its pool. With `salvage` whatever is damaged, otherwise the first damage of
+/// the pool is an error.
+pub(crate) fn media_of(remains: &Remains<RealDir>, salvage: bool) -> Result<(StoreMedia, Vec<Damage>)> {
     let flash: Vec<_> = remains.flash.iter().map(overlay).collect();
     let fast: Vec<_> = remains.fast.iter().map(overlay).collect();
     let mut damage = Vec::new();
@@ -60,7 +49,7 @@ pub(crate) fn with_media<D: Dir, W: Work>(remains: &Remains<D>, salvage: bool, w
                 damage.extend(pages.map(|page| damaged(page.what.clone(), Some(page.place.clone()))));
                 let errors = pool.salvage().log.iter().chain(&pool.salvage().unreadable);
                 damage.extend(errors.map(|error| damaged(error.to_string(), None)));
-                work.run(media(remains, pool, fast, flash), damage)
+                Ok((media(remains, pool, fast, flash).into(), damage))
             }
             Err(Error::Io { source, .. }) if source.kind() == ErrorKind::OutOfMemory => {
                 Err(no_memory(remains.shape.pool_len))
@@ -68,7 +57,7 @@ pub(crate) fn with_media<D: Dir, W: Work>(remains: &Remains<D>, salvage: bool, w
             // What another user, or with other limits, could read is not lost.
             Err(error) if salvage && !error.is_of_the_process() => {
                 damage.push(damaged(error.to_string(), None));
-                lost(remains, fast, flash, damage, work)
+                Ok((media(remains, lost(), fast, flash).into(), damage))
             }
             Err(error) => Err(error),
         }
@@ -76,10 +65,8 @@ pub(crate) fn with_media<D: Dir, W: Work>(remains: &Remains<D>, salvage: bool, w
         if !salvage {
             all_there(&fast, &[POOL_NAME])?;
         }
-        match copy_pool(remains, &fast, salvage, &mut damage)? {
-            Some(pool) => work.run(media(remains, pool, fast, flash), damage),
-            None => lost(remains, fast, flash, damage, work),
-        }
+        let pool = copy_pool(remains, &fast, salvage, &mut damage)?.unwrap_or_else(lost);
+        Ok((media(remains, pool, fast, flash).into(), damage))
     }
 }
 
@@ -93,15 +80,9 @@ fn no_memory(len: u64) -> Error {
     }
 }
 
-/// Works with an empty pool in the place of one that is lost.
-fn lost<D: Dir, W: Work>(
-    remains: &Remains<D>,
-    fast: Vec<StoreDir<D>>,
-    flash: Vec<StoreDir<D>>,
-    damage: Vec<Damage>,
-    work: W,
-) -> Result<W::Output> {
-    work.run(media(remains, MappedPool::in_memory(BLOCK), fast, flash), damage)
+/// An empty pool, in the place of one that is lost.
+fn lost() -> MappedPool {
+    MappedPool::in_memory(BLOCK)
 }
 
 fn damaged(what: String, place: Option<Location>) -> Damage {
@@ -118,7 +99,7 @@ fn overlay<D: Dir>(tier: &Remain<D>) -> StoreDir<D> {
 
 /// Gives the flash tier `dir` an empty file of values where that is missing, so that the others' can be read. Of a tier of which
 /// nothing is there, that is known already.
-fn with_values<D: Dir>(tier: &Remain<D>, dir: &StoreDir<D>, damage: &mut Vec<Damage>) -> Result<()> {
+fn with_values(tier: &Remain<RealDir>, dir: &Directory, damage: &mut Vec<Damage>) -> Result<()> {
     if dir.list()?.iter().any(|name| name == VALUES_NAME) {
         return Ok(());
     }
@@ -129,12 +110,12 @@ fn with_values<D: Dir>(tier: &Remain<D>, dir: &StoreDir<D>, damage: &mut Vec<Dam
     dir.open(VALUES_NAME, OpenMode::CreateNew).map(drop)
 }
 
-fn media<P: Pool, D: Dir>(
-    remains: &Remains<D>,
+fn media<P: Pool>(
+    remains: &Remains<RealDir>,
     pool: P,
-    fast: Vec<StoreDir<D>>,
-    flash: Vec<StoreDir<D>>,
-) -> Media<P, StoreDir<D>> {
+    fast: Vec<Directory>,
+    flash: Vec<Directory>,
+) -> Media<P, Directory> {
     let tier = |dir| TierDir { dir, capacity: CAPACITY, meter: Meter::new(), emulation: None };
     Media {
         pool: Arc::new(pool),
@@ -231,31 +212,7 @@ mod tests {
     use super::*;
     use crate::identity::{Mode, Shape};
     use tierdb_base::{ErrorKind, Uuid};
-    use tierdb_device::RealDir;
     use tierdb_sim::World;
-
-    struct Look;
-
-    impl Work for Look {
-        type Output = ();
-
-        fn run<P: Pool, D: Dir>(self, _: Media<P, D>, _: Vec<Damage>) -> Result<()> {
-            Ok(())
-        }
-    }
-
-    /// What the store's pool holds, and what is wrong with it.
-    struct Copy;
-
-    impl Work for Copy {
-        type Output = (Vec<u8>, Vec<Damage>);
-
-        fn run<P: Pool, D: Dir>(self, media: Media<P, D>, damage: Vec<Damage>) -> Result<Self::Output> {
-            let mut bytes = vec![0; media.pool.len() as usize];
-            media.pool.read(0, &mut bytes)?;
-            Ok((bytes, damage))
-        }
-    }
 
     #[test]
     fn a_block_of_a_mapped_pool_that_cannot_be_read_costs_itself() {
@@ -278,8 +235,11 @@ mod tests {
             is_unfinished: false,
             _locks: Vec::new(),
         };
-        with_media(&remains, false, Look).expect_err("a block is damaged");
-        let (found, damage) = with_media(&remains, true, Copy).expect("what can be read");
+        let (fast, mut damage) = (remains.fast.iter().map(overlay).collect::<Vec<_>>(), Vec::new());
+        copy_pool(&remains, &fast, false, &mut damage).err().expect("a block is damaged");
+        let pool = copy_pool(&remains, &fast, true, &mut damage).expect("what can be read").expect("a pool");
+        let mut found = vec![0; pool.len() as usize];
+        pool.read(0, &mut found).expect("memory");
         let is_lost = |at: usize| lost.contains(&(at as u64));
         assert!(found.iter().enumerate().all(|(at, byte)| *byte == if is_lost(at) { 0 } else { 7 }));
         assert_eq!(damage.len(), 1);
@@ -303,9 +263,9 @@ mod tests {
             is_unfinished: false,
             _locks: Vec::new(),
         };
-        with_media(&remains(BLOCK), false, Look).expect("a page is there");
+        media_of(&remains(BLOCK), false).expect("a page is there");
         for salvage in [false, true] {
-            let refused = with_media(&remains(1 << 60), salvage, Look).expect_err("nobody has so much");
+            let refused = media_of(&remains(1 << 60), salvage).err().expect("nobody has so much");
             assert_eq!(refused.kind(), ErrorKind::Unsupported);
             assert!(refused.to_string().contains("memory"), "{refused}");
         }

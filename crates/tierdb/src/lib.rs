@@ -25,12 +25,10 @@
 mod checkpoint;
 pub mod config;
 mod db;
-mod directory;
 mod entries;
 mod frozen;
 mod history;
 mod identity;
-mod overlay;
 mod repair;
 mod replace;
 mod setup;

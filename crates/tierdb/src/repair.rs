@@ -13,7 +13,7 @@
 //! a store of the slab engine the record on the fast tier may be a copy of what a table has.
 
 use crate::config::{Config, EngineKind};
-use crate::frozen::{self, Work};
+use crate::frozen;
 use crate::identity::Mode;
 use crate::setup::{self, Prepared};
 use crate::tiers::{Intent, Remains};
@@ -23,11 +23,9 @@ use std::io::Write as _;
 use std::ops::Bound;
 use std::path::Path;
 use tierdb_base::{Error, ErrorKind, Result, Seqno, hex};
-use tierdb_device::{Dir, RealDir};
-use tierdb_engine::{Damage, Durability, Engine, KeyRange, TierDir, Value, VerifyReport};
-use tierdb_pmem::Pool;
-use tierdb_slab::SlabStore;
-use tierdb_valuelog::{Background, Media, Options, ValueLog, salvage};
+use tierdb_device::RealDir;
+use tierdb_engine::{Background, Damage, Durability, Engine, KeyRange, Value, VerifyReport};
+use tierdb_media::{Options, StoreMedia};
 
 /// The file in a repaired store that says what was saved and what was not.
 pub const REPORT_NAME: &str = "REPAIR-REPORT.txt";
@@ -42,8 +40,10 @@ pub const REPORT_NAME: &str = "REPAIR-REPORT.txt";
 /// `NotFound`, `TierMissing`, `Locked` and others of opening, but none for damage; `Unsupported` if there is not so much DRAM.
 pub fn verify_offline(config: &Config) -> Result<VerifyReport> {
     let report = Prepared::look(config).and_then(|remains| {
-        let check = Check { config, engine: remains.shape.engine };
-        frozen::with_media(&remains, false, check)
+        let (media, mut damage) = frozen::media_of(&remains, false)?;
+        let mut report = open(config, remains.shape.engine, media)?.verify()?;
+        damage.append(&mut report.damage);
+        Ok(VerifyReport { damage, ..report })
     });
     let is_damage =
         |error: &Error| error.kind() == ErrorKind::Corrupt || matches!(error, Error::Io { op: "read", .. });
@@ -55,39 +55,20 @@ pub fn verify_offline(config: &Config) -> Result<VerifyReport> {
     }
 }
 
-struct Check<'a> {
-    config: &'a Config,
-    engine: EngineKind,
-}
-
-impl Work for Check<'_> {
-    type Output = VerifyReport;
-
-    fn run<P: Pool, D: Dir>(self, media: Media<P, D>, mut damage: Vec<Damage>) -> Result<VerifyReport> {
-        let engine = open(self.config, self.engine, media)?;
-        let mut report = engine.verify()?;
-        damage.append(&mut report.damage);
-        Ok(VerifyReport { damage, ..report })
-    }
-}
-
 /// An engine without threads of its own.
-pub(crate) fn open<P: Pool, D: Dir>(
-    config: &Config,
-    engine: EngineKind,
-    media: Media<P, D>,
-) -> Result<Box<dyn Engine>> {
-    let (memory, pool_len) = (config.memory_budget().bytes(), media.pool.len());
+pub(crate) fn open(config: &Config, engine: EngineKind, media: StoreMedia) -> Result<Box<dyn Engine>> {
+    let (memory, pool_len) = (config.memory_budget().bytes(), media.pool_len());
     let background = Background::Inline;
-    Ok(match engine {
+    media.open(match engine {
         EngineKind::Valuelog => {
-            Box::new(ValueLog::open(media, Options { background, ..Options::for_pool(memory, pool_len) })?)
+            let options = tierdb_valuelog::Options::for_pool(memory, pool_len);
+            Options::Valuelog(tierdb_valuelog::Options { background, ..options })
         }
         EngineKind::Slab => {
             let options = tierdb_slab::Options::for_pool(memory, pool_len);
             // Of as many files as a store may have open: the one that is made of this one has its own, and so has the overlay.
             let open_tables = (setup::open_tables() / 4).max(16);
-            Box::new(SlabStore::open(media, tierdb_slab::Options { background, open_tables, ..options })?)
+            Options::Slab(tierdb_slab::Options { background, open_tables, ..options })
         }
     })
 }
@@ -147,7 +128,11 @@ pub fn repair(source: &Config, target: &Config) -> Result<RepairReport> {
     let complete = remains.fast.iter().chain(&remains.flash).all(|tier| tier.dir.is_some());
     let engine = remains.shape.engine;
     let by_index = ByIndex { config: source, engine, to: &*to, report: &mut report };
-    let done = if complete { frozen::with_media(&remains, false, by_index) } else { Ok(Ok(None)) };
+    let done = if complete {
+        frozen::media_of(&remains, false).and_then(|(media, damage)| by_index.run(media, damage))
+    } else {
+        Ok(Ok(None))
+    };
     // Whatever goes wrong with the old store here, the records themselves may still be read.
     let done = match done {
         Err(error) if error.is_of_the_process() => return Err(error),
@@ -159,7 +144,11 @@ pub fn repair(source: &Config, target: &Config) -> Result<RepairReport> {
     };
     let uncertain = match done {
         Some(uncertain) => uncertain,
-        None => frozen::with_media(&remains, true, ByRecord { engine, to: &*to, report: &mut report })?,
+        None => {
+            let (media, damage) = frozen::media_of(&remains, true)?;
+            report.damage.extend(damage);
+            by_record(engine, media, &*to, &mut report.notes)?
+        }
     };
     report.uncertain = uncertain.len() as u64;
     report.index_whole &= !remains.is_unfinished;
@@ -181,12 +170,10 @@ struct ByIndex<'a> {
     report: &'a mut RepairReport,
 }
 
-impl Work for ByIndex<'_> {
-    /// The uncertain keys, in order; `None` if it did not work. The error is one of the new store.
-    type Output = Result<Option<Vec<Vec<u8>>>>;
-
-    fn run<P: Pool, D: Dir>(self, media: Media<P, D>, damage: Vec<Damage>) -> Result<Self::Output> {
-        let engine = open(self.config, self.engine, again(&media))?;
+impl ByIndex<'_> {
+    /// The uncertain keys, in order; `None` if it did not work. The inner error is one of the new store.
+    fn run(self, media: StoreMedia, damage: Vec<Damage>) -> Result<Result<Option<Vec<Vec<u8>>>>> {
+        let engine = open(self.config, self.engine, media.again())?;
         let found = engine.verify()?.damage;
         // What the slab engine finds without a key is a second copy of something, and costs none.
         let spreads = |damage: &Damage| damage.keys.is_none() && self.engine == EngineKind::Valuelog;
@@ -197,10 +184,8 @@ impl Work for ByIndex<'_> {
         }
         Ok(self.save(&*engine, media).map(Some))
     }
-}
 
-impl ByIndex<'_> {
-    fn save<P: Pool, D: Dir>(self, engine: &dyn Engine, media: Media<P, D>) -> Result<Vec<Vec<u8>>> {
+    fn save(self, engine: &dyn Engine, media: StoreMedia) -> Result<Vec<Vec<u8>>> {
         let RepairReport { damage, notes, index_whole, .. } = self.report;
         let ranges: Vec<KeyRange> = damage.iter().filter_map(|damage| damage.keys.clone()).collect();
         let named: BTreeSet<Vec<u8>> =
@@ -243,25 +228,6 @@ impl ByIndex<'_> {
             }
         }
         Ok(saved.uncertain())
-    }
-}
-
-/// The same media once more.
-fn again<P: Pool, D: Dir>(media: &Media<P, D>) -> Media<P, D> {
-    let tier = |tier: &TierDir<D>| TierDir {
-        dir: tier.dir.clone(),
-        capacity: tier.capacity,
-        meter: tier.meter.clone(),
-        emulation: None,
-    };
-    Media {
-        pool: media.pool.clone(),
-        fast_meter: media.fast_meter.clone(),
-        fast_dirs: media.fast_dirs.iter().map(tier).collect(),
-        flash: media.flash.iter().map(tier).collect(),
-        seed: media.seed,
-        latch: media.latch.clone(),
-        mode: media.mode.clone(),
     }
 }
 
@@ -343,39 +309,31 @@ fn other_side(bound: &Bound<Vec<u8>>) -> Option<Bound<Vec<u8>>> {
     }
 }
 
-/// The second way: all whole records, wherever they are.
-struct ByRecord<'a> {
+/// The second way: all whole records, wherever they are. Returns the uncertain keys, in order.
+fn by_record(
     engine: EngineKind,
-    to: &'a dyn Engine,
-    report: &'a mut RepairReport,
-}
-
-impl Work for ByRecord<'_> {
-    /// The uncertain keys, in order.
-    type Output = Vec<Vec<u8>>;
-
-    fn run<P: Pool, D: Dir>(self, media: Media<P, D>, damage: Vec<Damage>) -> Result<Vec<Vec<u8>>> {
-        self.report.damage.extend(damage);
-        let mut saved = Saved { to: self.to, best: HashMap::new() };
-        let mut take = |key, value, rank| saved.take(key, value, rank);
-        look_for_records(self.engine, media, &mut self.report.notes, &mut take)?;
-        Ok(saved.uncertain())
-    }
+    media: StoreMedia,
+    to: &dyn Engine,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Vec<u8>>> {
+    let mut saved = Saved { to, best: HashMap::new() };
+    look_for_records(engine, media, notes, &mut |key, value, rank| saved.take(key, value, rank))?;
+    Ok(saved.uncertain())
 }
 
 /// A version of a key, with whether it is sure to be the last one, and its seqno.
 type Take<'a> = dyn FnMut(Vec<u8>, Option<Vec<u8>>, (bool, Seqno)) -> Result<()> + 'a;
 
 /// Gives all whole records on `media` to `take`, and says in `notes` what was looked at.
-fn look_for_records<P: Pool, D: Dir>(
+fn look_for_records(
     engine: EngineKind,
-    media: Media<P, D>,
+    media: StoreMedia,
     notes: &mut Vec<String>,
     take: &mut Take<'_>,
 ) -> Result<()> {
     match engine {
         EngineKind::Valuelog => {
-            let looked = salvage(media, &mut |r| take(r.key, Some(r.value), (r.sure, r.seqno)))?;
+            let looked = media.salvage_valuelog(&mut |r| take(r.key, Some(r.value), (r.sure, r.seqno)))?;
             notes.push(format!(
                 "{} whole records were found, {} of them named by pointers",
                 looked.records, looked.sure
@@ -388,7 +346,7 @@ fn look_for_records<P: Pool, D: Dir>(
             }
         }
         EngineKind::Slab => {
-            let looked = tierdb_slab::salvage(media, &mut |v| take(v.key, v.value, (v.sure, v.seqno)))?;
+            let looked = media.salvage_slab(&mut |v| take(v.key, v.value, (v.sure, v.seqno)))?;
             notes.push(format!(
                 "{} live records were found on the fast tier, and {} entries in {} tables on flash",
                 looked.records, looked.entries, looked.tables

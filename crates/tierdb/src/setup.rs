@@ -1,7 +1,6 @@
 //! From a configuration to a running engine: directories, tiers, pool, engine, in this order.
 
 use crate::config::{Config, EngineKind, drain_latency_ns, exact};
-use crate::directory::StoreDir;
 use crate::identity::{self, Mode, Shape};
 use crate::shape;
 use crate::tiers::{Intent, Place, Remains, Tier, Tiers, is_indifferent, not_a_store};
@@ -12,11 +11,10 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tierdb_base::{ByteSize, Error, FailureLatch, Location, Result, TierRole, Uuid};
 use tierdb_device::{Dir, DirLock, Emulation, Meter, RealDir, Striped};
-use tierdb_engine::{Durability, Engine};
+use tierdb_engine::{Durability, Engine, Media, TierDir};
 use tierdb_log::LoggedPool;
+use tierdb_media::{Directory, Options, StoreDir, StoreMedia};
 use tierdb_pmem::{MappedPool, Pool};
-use tierdb_slab::SlabStore;
-use tierdb_valuelog::{Media, Options, TierDir, ValueLog};
 
 /// The file of a mapped pool in each fast tier.
 pub(crate) const POOL_NAME: &str = "pool";
@@ -125,33 +123,21 @@ impl Prepared {
         Ok(engine)
     }
 
-    fn start<P: Pool>(&self, pool: P, latch: FailureLatch, fast_meter: Meter) -> Result<Box<dyn Engine>> {
-        let (options, pool_len) = (self.options(&pool), pool.len());
+    fn start<P: Pool>(&self, pool: P, latch: FailureLatch, fast_meter: Meter) -> Result<Box<dyn Engine>>
+    where
+        StoreMedia: From<Media<P, Directory>>,
+    {
+        let pool_len = pool.len();
         let media = self.media(pool, latch, fast_meter)?;
-        let fresh = self.tiers.fresh;
-        let engine = self.tiers.shape.engine;
-        Ok(match engine {
-            EngineKind::Valuelog if fresh => Box::new(ValueLog::create(media, options)?),
-            EngineKind::Valuelog => Box::new(ValueLog::open(media, options)?),
-            EngineKind::Slab => {
-                let mut options = tierdb_slab::Options::for_pool(self.memory, pool_len);
-                options.open_tables = open_tables();
-                self.config.slab.apply(&mut options);
-                options.flash_bytes_per_day = self.flash_bytes_per_day(&media.flash);
-                Box::new(if fresh {
-                    SlabStore::create(media, options)?
-                } else {
-                    SlabStore::open(media, options)?
-                })
-            }
-        })
+        let options = match self.tiers.shape.engine {
+            EngineKind::Valuelog => Options::Valuelog(self.valuelog_options(pool_len)),
+            EngineKind::Slab => Options::Slab(self.slab_options(pool_len, &media.flash)),
+        };
+        let media = StoreMedia::from(media);
+        if self.tiers.fresh { media.create(options) } else { media.open(options) }
     }
 
-    fn logged_pool(
-        &self,
-        latch: &FailureLatch,
-        meter: &Meter,
-    ) -> Result<LoggedPool<Striped<StoreDir<RealDir>>>> {
+    fn logged_pool(&self, latch: &FailureLatch, meter: &Meter) -> Result<LoggedPool<Striped<Directory>>> {
         let tiers =
             if self.tiers.fast.is_empty() { self.tiers.flash.get(..1) } else { Some(&*self.tiers.fast) };
         let tiers = tiers.unwrap_or_default().iter();
@@ -196,12 +182,7 @@ impl Prepared {
         Ok(pool.with_drain_latency(device.and_then(drain_latency_ns).unwrap_or(0)))
     }
 
-    fn media<P: Pool>(
-        &self,
-        pool: P,
-        latch: FailureLatch,
-        fast_meter: Meter,
-    ) -> Result<Media<P, StoreDir<RealDir>>> {
+    fn media<P: Pool>(&self, pool: P, latch: FailureLatch, fast_meter: Meter) -> Result<Media<P, Directory>> {
         let mode = self.mode_in_words(&pool)?;
         let mut flash = Vec::with_capacity(self.tiers.flash.len());
         for (number, tier) in self.tiers.flash.iter().enumerate() {
@@ -224,7 +205,7 @@ impl Prepared {
     }
 
     /// What fast block tiers have beside log and pool, for tables.
-    fn fast_dirs(&self) -> Result<Vec<TierDir<StoreDir<RealDir>>>> {
+    fn fast_dirs(&self) -> Result<Vec<TierDir<Directory>>> {
         let (tiers, shape) = (&self.tiers.fast, &self.tiers.shape);
         if shape.mode != Mode::Block {
             return Ok(Vec::new());
@@ -249,9 +230,9 @@ impl Prepared {
     }
 
     /// What may be written to each of these flash tiers in a day.
-    fn flash_bytes_per_day(&self, flash: &[TierDir<StoreDir<RealDir>>]) -> Vec<Option<u64>> {
+    fn flash_bytes_per_day(&self, flash: &[TierDir<Directory>]) -> Vec<Option<u64>> {
         let tiers = self.tiers.flash.iter().zip(flash);
-        let budget = |(tier, media): (&Tier<RealDir>, &TierDir<StoreDir<RealDir>>)| {
+        let budget = |(tier, media): (&Tier<RealDir>, &TierDir<Directory>)| {
             let configured = self.config.flash.get(tier.configured)?;
             let capacity = configured.capacity.map_or(media.capacity, ByteSize::bytes);
             Some(configured.write_budget?.bytes_per_day(capacity))
@@ -259,11 +240,20 @@ impl Prepared {
         tiers.map(budget).collect()
     }
 
-    fn options(&self, pool: &impl Pool) -> Options {
-        let (defaults, shape) = (Options::for_pool(self.memory, pool.len()), &self.tiers.shape);
+    fn slab_options(&self, pool_len: u64, flash: &[TierDir<Directory>]) -> tierdb_slab::Options {
+        let mut options = tierdb_slab::Options::for_pool(self.memory, pool_len);
+        options.open_tables = open_tables();
+        self.config.slab.apply(&mut options);
+        options.flash_bytes_per_day = self.flash_bytes_per_day(flash);
+        options
+    }
+
+    fn valuelog_options(&self, pool_len: u64) -> tierdb_valuelog::Options {
+        let defaults = tierdb_valuelog::Options::for_pool(self.memory, pool_len);
+        let shape = &self.tiers.shape;
         let defaults = match shape.mode {
             _ if self.config.valuelog.write_buffer.is_some() => defaults,
-            Mode::Byte | Mode::Emulated => defaults.beside_second_level(pool.len()),
+            Mode::Byte | Mode::Emulated => defaults.beside_second_level(pool_len),
             Mode::OneDirectory => defaults.beside_values(shape.log_len),
             Mode::Block | Mode::Paged => defaults,
         };

@@ -18,7 +18,7 @@ const SOME_FILES: usize = 16;
 type Names<F> = BTreeMap<String, Option<Arc<Layers<F>>>>;
 
 /// A directory as it is, under changes in DRAM. Clones share the changes.
-pub(crate) struct Overlay<D: Dir> {
+pub struct Overlay<D: Dir> {
     /// The directory, or none where one is missing, which is then as good as empty.
     below: Option<D>,
     name: Arc<str>,
@@ -50,16 +50,16 @@ struct Changes {
 }
 
 /// An open file of an [`Overlay`].
-pub(crate) struct OverlayFile<F>(Arc<Layers<F>>);
+pub struct OverlayFile<F>(Arc<Layers<F>>);
 
 impl<D: Dir> Overlay<D> {
     /// `below` as it is, without changes.
-    pub(crate) fn new(below: D) -> Self {
+    pub fn new(below: D) -> Self {
         Overlay { name: below.name(), below: Some(below), names: Arc::default() }
     }
 
     /// An empty directory in the place of one that is missing.
-    pub(crate) fn missing(name: impl Into<Arc<str>>) -> Self {
+    pub fn missing(name: impl Into<Arc<str>>) -> Self {
         Overlay { name: name.into(), below: None, names: Arc::default() }
     }
 

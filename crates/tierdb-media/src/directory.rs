@@ -10,7 +10,7 @@ use tierdb_device::{AlignedBuf, BlockFile, Dir, DirLock, FileRead, OpenMode, Pie
 
 /// A directory of a store. Clones are the same directory, with the same changes.
 #[derive(Clone)]
-pub(crate) enum StoreDir<D: Dir> {
+pub enum StoreDir<D: Dir> {
     /// Itself.
     Plain(D),
     /// Beneath changes that only its clones see.
@@ -18,7 +18,7 @@ pub(crate) enum StoreDir<D: Dir> {
 }
 
 /// An open file of a [`StoreDir`].
-pub(crate) enum StoreFile<F> {
+pub enum StoreFile<F> {
     /// Of a directory that is itself.
     Plain(F),
     /// Of one beneath changes.
