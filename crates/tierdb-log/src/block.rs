@@ -196,7 +196,7 @@ impl<'a> Iterator for Entries<'a> {
 
 /// The word before the content of an entry.
 pub(crate) fn entry_word(at: u64, len: u64) -> [u8; ENTRY] {
-    debug_assert!(at < 1 << 48 && len > 0 && len <= LARGEST_ENTRY);
+    assert!(at < 1 << 48 && len > 0 && len <= LARGEST_ENTRY);
     (at << 16 | len).to_le_bytes()
 }
 

@@ -49,7 +49,7 @@ impl Slots {
 
     /// Gives `slot` back.
     pub(crate) fn release(&mut self, slot: u32) {
-        debug_assert!(self.is_used(slot), "slot {slot} is released once");
+        assert!(self.is_used(slot), "slot {slot} is released once");
         self.used[(slot / 64) as usize] &= !(1 << (slot % 64));
         self.free += 1;
     }

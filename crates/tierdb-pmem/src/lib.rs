@@ -8,6 +8,9 @@
 //! Read in this order: [`pool`] (the contract), [`stage`] (persisted before reachable, as types),
 //! [`sealed`] (words that check themselves), [`arena`] (the words), then [`mapped`].
 
+// It has unsafe code, and is tested with debug assertions.
+#![allow(clippy::disallowed_macros)]
+
 pub mod arena;
 pub mod mapped;
 mod mapping;

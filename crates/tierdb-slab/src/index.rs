@@ -363,8 +363,9 @@ impl Index {
     pub fn push(&mut self, key: &[u8], entry: Entry) {
         let branch = self.root.parts.len() - 1;
         let leaf = self.root.parts[branch].parts.len() - 1;
-        let number = self.root.parts[branch].parts[leaf].size();
-        debug_assert!(self.find(key) == (branch, leaf, Err(number)), "it is behind all others");
+        let last = &self.root.parts[branch].parts[leaf];
+        let number = last.size();
+        assert!(number == 0 || last.keys.key(number - 1) < key, "it is behind all others");
         self.insert_at((branch, leaf, number), key, entry);
     }
 

@@ -358,7 +358,7 @@ impl<D: Dir> State<D> {
 
     /// Makes `newest`, in the order of keys, all that the index has, where it has nothing: without a search for each.
     pub fn fill(&mut self, newest: Vec<(Key, Entry)>) {
-        debug_assert!(self.index.is_empty() && newest.is_sorted_by(|one, next| one.0 < next.0));
+        assert!(self.index.is_empty(), "there is nothing that these could be before");
         for (key, entry) in &newest {
             self.index.push(key, *entry);
             self.count(key, None, Some(*entry));

@@ -161,8 +161,8 @@ impl SlotMap {
 
     fn give(&mut self, slot: u64) {
         let (word, bit) = ((slot / 64) as usize, 1 << (slot % 64));
-        debug_assert!(self.bits[word] & bit != 0, "slot {slot} was not in use");
-        self.used -= u64::from(self.bits[word] & bit != 0);
+        assert!(self.bits[word] & bit != 0, "slot {slot} was not in use");
+        self.used -= 1;
         self.bits[word] &= !bit;
     }
 }

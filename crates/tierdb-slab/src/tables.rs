@@ -16,10 +16,7 @@ impl<D: Dir> TableSet<D> {
     /// Of these tables, whose key ranges are disjoint.
     pub fn new(mut tables: Vec<Arc<LiveTable<D>>>) -> Self {
         tables.sort_by(|a, b| a.smallest().cmp(b.smallest()));
-        debug_assert!(
-            tables.windows(2).all(|pair| pair[0].largest() < pair[1].smallest()),
-            "they are disjoint"
-        );
+        assert!(tables.windows(2).all(|pair| pair[0].largest() < pair[1].smallest()), "they are disjoint");
         TableSet(tables)
     }
 

@@ -167,7 +167,7 @@ impl<F: BlockFile> TableIter<F> {
         let tables: Vec<_> = iters.iter().map(|iter| iter.table.clone()).collect();
         let (mut wanted, mut reads) = (Vec::new(), Vec::new());
         for (iter, table) in iters.iter_mut().zip(&tables) {
-            debug_assert!(iter.cause == cause, "they have the same cause");
+            assert!(iter.cause == cause, "they have the same cause");
             let State::Fresh = iter.state else { continue };
             let Some((first, last)) = iter.reach() else { continue };
             iter.last_block = last;

@@ -154,7 +154,7 @@ impl<P: Pool> Hsit<P> {
 
     /// Stores word 0 without a write-back: only for *free* and *none*, which mean the same on media.
     pub fn mark(&self, entry: u64, word: Word) {
-        debug_assert!(matches!(word.place(), Place::None | Place::Free));
+        assert!(matches!(word.place(), Place::None | Place::Free));
         self.pool.store(self.must_at(entry), self.stored(entry, word));
     }
 

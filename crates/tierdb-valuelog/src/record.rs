@@ -147,7 +147,7 @@ pub fn header_bytes(
     key_len: u16,
     body_len: u32,
 ) -> [u8; HEADER] {
-    debug_assert!(entry < 1 << 40);
+    assert!(entry < 1 << 40);
     let mut header = [0u8; HEADER];
     let id = entry | (u64::from(key_len) << 40) | ((kind as u64) << 56);
     header[8..16].copy_from_slice(&id.to_le_bytes());
@@ -168,7 +168,7 @@ pub fn encode(
     key: &[u8],
     body: &[u8],
 ) -> usize {
-    debug_assert!(key.len() <= 0xffff && body.len() <= u32::MAX as usize);
+    assert!(key.len() <= 0xffff && body.len() <= u32::MAX as usize);
     let len = HEADER + key.len() + body.len();
     let start = out.len();
     out.extend_from_slice(&header_bytes(seed, kind, entry, seqno, key.len() as u16, body.len() as u32));

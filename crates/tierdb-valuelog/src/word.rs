@@ -97,7 +97,7 @@ impl Word {
             Place::Ring(at) => (1u64, 0u8, at),
             Place::Flash(device, at) => (2, device, at),
         };
-        debug_assert!(at.is_multiple_of(UNIT) && at < MAX_ADDRESS && usize::from(device) < MAX_DEVICES);
+        assert!(at.is_multiple_of(UNIT) && at < MAX_ADDRESS && usize::from(device) < MAX_DEVICES);
         let class = if large { LARGE } else { class_of(len) };
         Word(
             (kind << 61)

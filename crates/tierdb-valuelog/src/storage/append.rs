@@ -145,7 +145,7 @@ impl<D: Dir, T> Appender<D, T> {
             chunk.filled = open.fill;
             for (at, stored) in &pending {
                 let fresh = chunk.set(*at, stored.word);
-                debug_assert!(fresh, "two records in one granule");
+                assert!(fresh, "two records in one granule");
             }
         });
         Ok(pending.into_iter().map(|(_, stored)| stored).collect())

@@ -64,7 +64,7 @@ impl Chunk {
 
     /// Chooses the granule; only while no bit is set.
     pub fn set_granule(&mut self, shortest: u64, chunk_bytes: u64) {
-        debug_assert_eq!(self.live, 0);
+        assert_eq!(self.live, 0);
         let shift = shortest.clamp(UNIT, chunk_bytes).ilog2();
         self.granule_shift = shift as u8;
         self.bits = vec![0; (chunk_bytes >> shift).div_ceil(64) as usize];
