@@ -78,7 +78,8 @@ pub struct Core<P: Pool, D: Dir> {
     pub lost: Lost,
     /// Whether versions on the fast tier are known that damage has made unreadable: since the store was opened, or a migration met one.
     pub doubtful: AtomicBool,
-    pub counters: Counters,
+    /// Apart, since they are tens of KiB, and the rest moves as a store opens.
+    pub counters: Box<Counters>,
     pub latencies: Latencies,
     pub work: Work,
     pub seqno_limit: AtomicU64,

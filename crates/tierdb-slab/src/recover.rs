@@ -14,7 +14,6 @@ use crate::cache::Cache;
 use crate::commit::CommitSlots;
 use crate::config::Options;
 use crate::core::{Core, Router, STEP_BITS, clock_start};
-use crate::counters::Counters;
 use crate::divide::divide;
 use crate::flash::{Flash, TableFile, TableRecord};
 use crate::heap::{Heap, Slots};
@@ -98,7 +97,7 @@ fn core_of<P: Pool, D: Dir>(
         record_share,
         lost,
         doubtful: AtomicBool::new(false),
-        counters: Counters::default(),
+        counters: Box::default(),
         latencies: Latencies::new(),
         work: Work::new(&options),
         levels,

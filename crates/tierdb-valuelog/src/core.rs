@@ -63,7 +63,8 @@ pub struct Core<P: Pool, D: Dir> {
     /// What garbage collection fills, by device.
     pub collect: Mutex<HashMap<u8, Appender<D, Moving>>>,
     pub rewrite: Mutex<Appender<D, Moving>>,
-    pub counters: Counters,
+    /// Apart, since they are tens of KiB, and the rest moves as a store opens.
+    pub counters: Box<Counters>,
     pub latencies: Latencies,
     pub second_level: SecondLevel<P>,
     pub work: Work,

@@ -16,7 +16,6 @@
 use crate::cache::Cache;
 use crate::config::Options;
 use crate::core::Core;
-use crate::counters::Counters;
 use crate::hsit::{Hsit, PER_PAGE};
 use crate::image;
 use crate::index::{ADMIT_BYTES, Index};
@@ -87,7 +86,7 @@ pub fn create<P: Pool, D: Dir>(media: Media<P, D>, options: Options) -> Result<C
         reclaim: Mutex::new(Appender::new(Cause::Reclaim)),
         collect: Mutex::default(),
         rewrite: Mutex::new(Appender::new(Cause::Cache)),
-        counters: Counters::default(),
+        counters: Box::default(),
         latencies: Latencies::new(),
         work: Work::new(options.background),
         seqno_limit: AtomicU64::new(0),
@@ -157,7 +156,7 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
         reclaim: Mutex::new(Appender::new(Cause::Reclaim)),
         collect: Mutex::default(),
         rewrite: Mutex::new(Appender::new(Cause::Cache)),
-        counters: Counters::default(),
+        counters: Box::default(),
         latencies: Latencies::new(),
         work: Work::new(options.background),
         seqno_limit: AtomicU64::new(last),
