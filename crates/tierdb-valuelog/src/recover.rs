@@ -278,8 +278,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let corrupt = |what: &str| Error::corrupt(TierRole::Fast, what, self.pool.place(at));
             let list = self.read_redo(at)?.ok_or_else(|| corrupt("the redo record of a batch is damaged"))?;
             for (entry, word) in list {
-                if self.hsit.at(entry).is_none() {
-                    return Err(corrupt("the redo record of a batch names an entry that is not there"));
+                if self.hsit.at(entry).is_none() || word.place() == Place::Damaged {
+                    return Err(corrupt("the redo record of a batch names what is not there"));
                 }
                 self.hsit.publish(entry, word.clean());
             }

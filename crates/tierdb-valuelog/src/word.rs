@@ -33,6 +33,9 @@ pub const MAX_DEVICES: usize = 16;
 pub const MAX_ADDRESS: u64 = UNIT << 41;
 
 const DIRTY: u64 = 1 << 63;
+const CLASS_SHIFT: u32 = 45;
+/// The bits of the length class.
+const CLASS: u64 = 0xf << CLASS_SHIFT;
 const PENDING: u64 = 1 << 63;
 const WANTED: u64 = 1 << 62;
 /// Bits of a seqno in the word of a deleted key.
@@ -102,7 +105,7 @@ impl Word {
         Word(
             (kind << 61)
                 | (u64::from(tag_of(seqno)) << 49)
-                | (u64::from(class) << 45)
+                | (u64::from(class) << CLASS_SHIFT)
                 | (u64::from(device) << 41)
                 | (at / UNIT),
         )
@@ -124,7 +127,7 @@ impl Word {
             Place::Ring(at) => (1u64, 0u8, at),
             Place::Flash(device, at) => (2, device, at),
         };
-        let kept = self.0 & ((0xfff << 49) | (0xf << 45));
+        let kept = self.0 & ((0xfff << 49) | CLASS);
         Word((kind << 61) | kept | (u64::from(device) << 41) | (at / UNIT))
     }
 
@@ -149,7 +152,7 @@ impl Word {
 
     /// The record's length class.
     pub fn class(self) -> u8 {
-        (self.0 >> 45 & 0xf) as u8
+        ((self.0 & CLASS) >> CLASS_SHIFT) as u8
     }
 
     /// Whether the record heads a value kept in parts.
@@ -172,7 +175,14 @@ impl Word {
 
     /// Whether its class is that of a record of `len` bytes and of `kind`.
     pub fn suits(self, len: usize, kind: Kind) -> bool {
-        self.class() == if kind == Kind::Parts { LARGE } else { class_of(len as u64) }
+        self == self.of_record(len as u64, kind)
+    }
+
+    /// The same with the class of a record of `len` bytes and of `kind`.
+    #[must_use]
+    pub fn of_record(self, len: u64, kind: Kind) -> Word {
+        let class = if kind == Kind::Parts { LARGE } else { class_of(len) };
+        Word(self.0 & !CLASS | u64::from(class) << CLASS_SHIFT)
     }
 
     /// Whether it may not be durable yet.

@@ -23,13 +23,14 @@ use tierdb_device::Dir;
 use tierdb_pmem::Pool;
 
 impl<P: Pool, D: Dir> Core<P, D> {
-    /// The word that makes the record at `place` live: its entry's, or one that a snapshot keeps.
+    /// The word that makes the record at `place` live: its entry's, or one that a snapshot keeps. Its length class is that of the record,
+    /// whatever damage has made of it.
     fn live_word(&self, header: &Header, place: Place) -> Option<Word> {
         self.hsit.at(header.entry)?;
         let word = self.hsit.word(header.entry).clean();
         let at_place = word.place() == place && header.is_coupled(header.entry, word.tag());
         if at_place {
-            return Some(word);
+            return Some(word.of_record(header.stored_len(), header.kind));
         }
         self.versions.kept(header.entry, place)
     }
@@ -110,6 +111,7 @@ mod tests {
     use super::*;
     use crate::core::tests::store;
     use crate::read::Ready;
+    use crate::record::Kind;
     use crate::storage::State;
     use tierdb_device::Cause;
     use tierdb_engine::Durability;
@@ -173,5 +175,24 @@ mod tests {
         core.reclaim(Reclaim::All).expect("room");
         let word = core.hsit.word(entry);
         assert!(matches!(word.place(), Place::Flash(..)) && !word.is_dirty(), "{word:?}");
+    }
+
+    /// Nothing checks the length class of a word that points at a record: a bit of it that flips makes the record pass for a longer one.
+    #[test]
+    fn a_record_whose_word_has_the_class_of_longer_ones_moves_as_what_it_is() {
+        let core = store(&World::new());
+        let values = [(&b"short"[..], [1; 100].to_vec()), (b"next", [2; 300].to_vec())];
+        for (key, value) in &values {
+            core.put(key, value, Durability::Durable).expect("room");
+        }
+        let entry_of = |key: &[u8]| core.index.get(key).expect("whole").expect("it was put");
+        let short = entry_of(b"short");
+        core.hsit.publish(short, core.hsit.word(short).of_record(300, Kind::Value));
+        core.reclaim(Reclaim::All).expect("room");
+        for (key, value) in &values {
+            assert_eq!(core.get(key).expect("whole").as_deref(), Some(&value[..]));
+        }
+        let word = core.hsit.word(short).clean();
+        assert_eq!(word, word.of_record(100 + 5 + 32, Kind::Value));
     }
 }

@@ -86,7 +86,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             };
             bytes.resize(found.header.stored_len() as usize, 0);
             let read = self.pool.read(found.offset, &mut bytes);
-            if read.is_err() || !found.header.is_whole(&bytes, self.seed) {
+            let fits = bytes.len() as u64 <= self.storage.chunk_bytes();
+            if read.is_err() || !fits || !found.header.is_whole(&bytes, self.seed) {
                 // Its word stays: reading the key says that it is damaged.
                 self.counters.damaged_records.add(1);
                 end = found.end;

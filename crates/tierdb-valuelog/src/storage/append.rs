@@ -83,7 +83,9 @@ impl<D: Dir, T> Appender<D, T> {
         with: T,
     ) -> Result<Option<T>, (T, tierdb_base::Error)> {
         let len = record.len() as u64;
-        let granule = granule_of(word).min(if self.reserved { self.coarsest } else { u64::MAX });
+        // Nor coarser than the record, if damage has given its word the class of longer ones: records begin in granules of their own.
+        let granule = granule_of(word).min(1 << len.ilog2());
+        let granule = granule.min(if self.reserved { self.coarsest } else { u64::MAX });
         let fits = self.open.as_ref().is_some_and(|open| {
             open.fill + self.group.len() as u64 + len <= storage.chunk_bytes() && open.granule <= granule
         });

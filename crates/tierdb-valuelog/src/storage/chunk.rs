@@ -58,16 +58,9 @@ pub struct Chunk {
 impl Chunk {
     /// Makes a free chunk ready for records of at least `shortest` bytes.
     pub fn open(&mut self, state: State, shortest: u64, chunk_bytes: u64) {
-        *self = Chunk { state, is_hole: self.is_hole, ..Chunk::default() };
-        self.set_granule(shortest, chunk_bytes);
-    }
-
-    /// Chooses the granule; only while no bit is set.
-    pub fn set_granule(&mut self, shortest: u64, chunk_bytes: u64) {
-        assert_eq!(self.live, 0);
         let shift = shortest.clamp(UNIT, chunk_bytes).ilog2();
-        self.granule_shift = shift as u8;
-        self.bits = vec![0; (chunk_bytes >> shift).div_ceil(64) as usize];
+        let bits = vec![0; (chunk_bytes >> shift).div_ceil(64) as usize];
+        *self = Chunk { state, is_hole: self.is_hole, granule_shift: shift as u8, bits, ..Chunk::default() };
     }
 
     /// Bytes of a granule.

@@ -4,7 +4,7 @@
 use crate::base::{self, Mode};
 use crate::rig;
 use crate::sites::sites;
-use tierdb_base::{ErrorKind, mutant};
+use tierdb_base::{ErrorKind, checksum, mutant};
 use tierdb_engine::conformance::harm::Rig;
 use tierdb_engine::conformance::harm::crafted::{self, Outcome, find, set_word, shown, value, word};
 use tierdb_engine::{Durability, Engine, WriteBatch};
@@ -293,8 +293,8 @@ pub fn header_in_a_ring() -> Outcome {
     store.has("three", &value("=three", 100))
 }
 
-/// The redo record of a batch that is durable and not installed says that a key was deleted.
-pub fn redo_record() -> Outcome {
+/// A store with a batch that is durable and not installed, and where its redo record is.
+fn with_redo_record() -> (World, u64) {
     let store = new_store();
     let mut batch = WriteBatch::new();
     batch.put(*b"one", *b"1").and_then(|batch| batch.put(*b"other", *b"2")).expect("a small batch");
@@ -302,9 +302,27 @@ pub fn redo_record() -> Outcome {
     let world = store.world.copy();
     let redo = redo(&world, RINGS_AT, UNIT, REDO);
     not_installed(&world, redo);
-    drop(open_in(&world.copy()).map_err(|error| format!("a whole one: {error}"))?);
+    drop(open_in(&world.copy()).expect("a whole one"));
+    (world, redo)
+}
+
+/// The redo record of a batch that is durable and not installed says that a key was deleted.
+pub fn redo_record() -> Outcome {
+    let (world, redo) = with_redo_record();
     set_word(&world, redo + HEADER + 8, 0);
     is_refused(world, |store| store.has("one", b"1"))
+}
+
+/// What is made for it passes checksums.
+#[test]
+fn a_redo_record_with_a_word_that_is_never_written_is_refused() {
+    let (world, redo) = with_redo_record();
+    set_word(&world, redo + HEADER + 8, u64::from(u32::MAX) << 29);
+    let body = word(&world, redo + 24) & u64::from(u32::MAX);
+    let record = world.peek("pool", redo + 8, (HEADER + body - 8) as usize);
+    set_word(&world, redo, checksum(base::sizes().seed, &record));
+    let refused = open_in(&world).err().expect("it says nothing that can be");
+    assert!(refused.to_string().contains("redo record of a batch names"), "{refused}");
 }
 
 /// A page of the redo list of a batch of many deletes names the entry of another key.
