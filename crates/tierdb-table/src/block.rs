@@ -32,6 +32,8 @@ use tierdb_base::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Seqno, checksum, matches};
 pub(crate) const HEADER: usize = 32;
 /// Blocks begin at multiples of this.
 pub(crate) const ALIGN: usize = 64;
+/// Fewest bytes of an entry: its three varints, and where it begins.
+pub(crate) const LEAST_ENTRY: u64 = 5;
 /// Longest block: one entry with the longest key and value, with its varints.
 pub(crate) const MAX_BLOCK: usize = HEADER + MAX_KEY_BYTES + MAX_VALUE_BYTES + 20;
 

@@ -40,7 +40,7 @@
 //!
 //! Format 1.
 
-use crate::block::Flaw;
+use crate::block::{Flaw, LEAST_ENTRY};
 use crate::bytes::{get_u16, get_u32, get_u64, put};
 use crate::id::TableId;
 use tierdb_base::{
@@ -240,7 +240,13 @@ impl Footer {
         {
             return Some("a footer whose lengths contradict each other");
         }
-        if self.entries == 0 || self.smallest > self.largest || self.lowest_seqno > self.highest_seqno {
+        // What is allocated for so many keys is no longer than the table.
+        let counts = self.keys <= self.entries && self.entries <= self.blocks_len / LEAST_ENTRY;
+        if self.entries == 0
+            || !counts
+            || self.smallest > self.largest
+            || self.lowest_seqno > self.highest_seqno
+        {
             return Some("a footer whose counts or keys contradict each other");
         }
         None
@@ -320,6 +326,8 @@ mod tests {
             Footer { blocks_len: BLOCK + 64, ..footer() },
             Footer { filter_len: u64::MAX, ..footer() },
             Footer { entries: 0, ..footer() },
+            Footer { keys: 6, ..footer() },
+            Footer { entries: 1 << 60, keys: 1 << 60, ..footer() },
             Footer { smallest: b"c".to_vec(), ..footer() },
             Footer { smallest: Vec::new(), ..footer() },
             Footer { lowest_seqno: 61, ..footer() },

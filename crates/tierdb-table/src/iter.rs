@@ -4,6 +4,7 @@ use crate::block::{Block, Flaw, Shape};
 use crate::entry::EntryRef;
 use crate::merge::Source;
 use crate::table::{Table, pages_of};
+use std::cmp::Ordering;
 use std::mem;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
@@ -76,6 +77,8 @@ pub struct TableIter<F: BlockFile> {
     key: Vec<u8>,
     seqno: Seqno,
     value: Option<Range<usize>>,
+    /// The key of the entry before.
+    before: Vec<u8>,
 }
 
 impl<F: BlockFile> Table<F> {
@@ -107,6 +110,7 @@ impl<F: BlockFile> Table<F> {
             key: Vec::new(),
             seqno: 0,
             value: None,
+            before: Vec::new(),
         }
     }
 }
@@ -292,8 +296,33 @@ impl<F: BlockFile> TableIter<F> {
         let place = self.table.index().place(self.block);
         self.block_at = (place.start - self.window_at) as usize;
         let bytes = &self.window[self.block_at..self.block_at + (place.end - place.start) as usize];
-        self.shape = Block::decode(bytes, self.table.id(), place.start)?.shape();
-        Ok(())
+        let block = Block::decode(bytes, self.table.id(), place.start)?;
+        self.shape = block.shape();
+        // Footer and index may be on another medium, of which this table is not the latest of its number.
+        let mut key = mem::take(&mut self.key);
+        let covered = [0, block.count() - 1].iter().try_fold(true, |covered, entry| {
+            block.key_of(&block.slot(*entry)?, &mut key);
+            Ok(covered && self.table.footer().covers(&key))
+        });
+        self.key = key;
+        if covered? { Ok(()) } else { Err("a block has keys that are none of its table's") }
+    }
+
+    /// Goes to the entry behind the one that it is at, in its direction.
+    fn next(&mut self) -> Result<()> {
+        mem::swap(&mut self.key, &mut self.before);
+        let (seqno, forward) = (self.seqno, self.direction == Direction::Forward);
+        if forward {
+            self.forward_to(self.entry + 1)?
+        } else {
+            self.backward_from(self.entry)?
+        }
+        let before = EntryRef { key: &self.before, seqno, value: None };
+        let in_order = if forward { Ordering::Less } else { Ordering::Greater };
+        match self.entry() {
+            Some(now) if before.order(&now) != in_order => Err(self.damage("entries are out of order")),
+            _ => Ok(()),
+        }
     }
 
     /// `block`, and those behind it in its direction that the next read has room for, with the pages that they lie in.
@@ -342,8 +371,7 @@ impl<F: BlockFile> Source for TableIter<F> {
     fn advance(&mut self) -> Result<()> {
         let done = match &self.state {
             State::Fresh => self.start(),
-            State::At if self.direction == Direction::Forward => self.forward_to(self.entry + 1),
-            State::At => self.backward_from(self.entry),
+            State::At => self.next(),
             State::Done => Ok(()),
             State::Failed(error) => Err(error.clone()),
         };

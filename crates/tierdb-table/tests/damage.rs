@@ -363,6 +363,52 @@ fn parts_on_a_faster_tier_outlive_those_in_the_file() {
     assert!(report.damage.len() == 1 && report.damage[0].what.contains("index"), "{:?}", report.damage);
 }
 
+/// A table of these keys, with the number 1 and values of one byte.
+fn table_of(keys: &[&str]) -> (World, Arc<Table<SimFile>>) {
+    let world = new_world();
+    let model = keys.iter().map(|key| ((key.as_bytes().to_vec(), Reverse(7)), Some(vec![1]))).collect();
+    let table = write(&tables(&world), 1, &model).expect("write");
+    (world, Arc::new(table))
+}
+
+/// Tiers of two moments may meet: footer and index of one table, and the blocks of another one, of the same store, number and length.
+#[test]
+fn blocks_of_another_table_of_the_same_number_are_damage() {
+    let (_, table) = table_of(&["b", "c", "d"]);
+    for (keys, is_covered) in [(["b", "c", "d"], true), (["b", "c", "z"], false), (["a", "c", "d"], false)] {
+        let (world, _) = table_of(&keys);
+        let opened = Arc::new(tables(&world).open_with(1, &table.parts()).expect("it has the length"));
+        for direction in [Direction::Forward, Direction::Backward] {
+            let (found, error) = all(&opened, direction);
+            assert_eq!(found.len(), if is_covered { 3 } else { 0 }, "{keys:?}, {direction:?}");
+            assert_eq!(error.map(|error| error.kind()), (!is_covered).then_some(ErrorKind::Corrupt));
+        }
+    }
+}
+
+/// Two entries of a block change places, and its checksum is not compared.
+#[test]
+fn entries_that_are_out_of_order_are_damage() {
+    let (world, table) = table_of(&["b", "c", "d", "e"]);
+    let len = u64::from(u32::from_le_bytes(world.peek(&area(1), 16, 4).try_into().expect("four bytes")));
+    let starts = world.peek(&area(1), len - 8, 8);
+    world.overwrite(&area(1), len - 6, &[starts[4], starts[5], starts[2], starts[3]]);
+    for direction in [Direction::Forward, Direction::Backward] {
+        let sites = mutant::record(|| assert!(all(&table, direction).1.is_some(), "the checksum tells"));
+        let mut noticed = 0;
+        for site in sites.into_keys().filter(|site| site.what == "checksum") {
+            mutant::without(site, || {
+                let (found, error) = all(&table, direction);
+                let error = error.expect("the order tells").to_string();
+                let is_order = error.contains("out of order");
+                assert_eq!(found.len(), if is_order { 2 } else { 0 }, "{error}");
+                noticed += u32::from(is_order);
+            });
+        }
+        assert_eq!(noticed, 1, "{direction:?}");
+    }
+}
+
 #[test]
 fn places_that_cannot_be_read_are_damage_and_not_the_end() {
     let (world, model) = sample();
