@@ -1,7 +1,7 @@
 //! The media of a store, and its engines on them.
 //!
-//! An engine is generic over its media. Here is the one place that names these: what opens stores has [`StoreMedia`], whatever the hardware
-//! mode, and the engines are compiled for each kind of them once, however often what is above this changes.
+//! An engine is generic over its media. Here they meet: what opens stores has [`StoreMedia`], whatever the hardware mode, and the engines are
+//! compiled for each kind of them once, however often what is above this changes.
 
 #![forbid(unsafe_code)]
 

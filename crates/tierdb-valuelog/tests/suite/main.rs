@@ -5,6 +5,7 @@ mod configurations;
 mod conformance;
 mod crash;
 mod full;
+mod held;
 mod image;
 mod mutants;
 #[path = "../rig/mod.rs"]

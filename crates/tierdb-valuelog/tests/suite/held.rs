@@ -1,13 +1,10 @@
 //! Goal: what a reader holds is waited for, but not as long as that stands still; and what none holds is collected.
-//! Method: a thread that stays pinned while another overwrites a key until it is refused; scripts of which nobody else is pinned. In a program of
-//! their own, one at a time, since who is pinned holds up every store of a process.
+//! Method: a thread that stays pinned while another overwrites a key until it is refused; scripts of which nobody else is pinned. Each in a process of
+//! its own, since who is pinned holds up every store of a process.
 
-#[allow(dead_code, reason = "the other suites use the rest")]
-#[path = "rig/mod.rs"]
-mod rig;
-
-use rig::Sizes;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::rig::Sizes;
+use std::env;
+use std::process::Command;
 use tierdb_base::{Error, TierRole};
 use tierdb_engine::conformance::Oracle;
 use tierdb_engine::conformance::harm::Rig;
@@ -15,14 +12,20 @@ use tierdb_engine::conformance::harm::script::{self, Known, Script};
 use tierdb_engine::{Durability, Engine};
 use tierdb_valuelog::Background;
 
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+#[test]
+fn in_processes_of_their_own() {
+    for name in ["puts_are_refused_where_a_reader_stays", "scripts_collect_garbage"] {
+        let program = env::current_exe().expect("this program");
+        let args = ["--exact", &format!("held::{name}"), "--ignored"];
+        let run = Command::new(program).args(args).output().expect("it starts");
+        let [said, complained] = [&run.stdout, &run.stderr].map(|output| String::from_utf8_lossy(output));
+        assert!(run.status.success() && said.contains("1 passed"), "{}: {said}{complained}", run.status);
+    }
 }
 
 #[test]
+#[ignore = "run by `in_processes_of_their_own`, and not beside other tests"]
 fn puts_are_refused_where_a_reader_stays() {
-    let _alone = alone();
     let sizes = Sizes { flash: vec![8 << 20], background: Background::Threads, ..Sizes::tiny() };
     let rig = Rig::new(sizes, None);
     let engine: &dyn Engine = &*rig.open(&rig.empty_world()).expect("a new store");
@@ -40,8 +43,8 @@ fn puts_are_refused_where_a_reader_stays() {
 
 /// Goal: the scripts meet collection of garbage where there is room. Method: the same steps, with and without it.
 #[test]
+#[ignore = "run by `in_processes_of_their_own`, and not beside other tests"]
 fn scripts_collect_garbage() {
-    let _alone = alone();
     let collected = |script: &Script, sizes: &Sizes| {
         let rig = Rig::new(sizes.clone(), None);
         fastrand::seed(1);
