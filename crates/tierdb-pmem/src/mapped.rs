@@ -37,6 +37,7 @@ struct Part {
     name: Arc<str>,
     len: u64,
     is_dax: bool,
+    is_new: bool,
 }
 
 impl Part {
@@ -78,7 +79,7 @@ impl Part {
                 Location::new(name, have.min(len)),
             ));
         }
-        Ok(Part { file, name, len, is_dax })
+        Ok(Part { file, name, len, is_dax, is_new: have == 0 })
     }
 
     fn error(&self, op: &'static str, errno: Errno) -> Error {
@@ -117,6 +118,8 @@ impl MappedPool {
             .map_err(|e| first.error("map", e))?;
         let dax = files.iter().all(|part| part.is_dax);
         let flags = if dax { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
+        // DAX file systems map 2 MiB at once, and those of shared memory 4 KiB, unless they are mounted or asked for more.
+        let wants_large = !dax && files.iter().any(|part| part.is_new);
         let (mut parts, mut at) = (Vec::with_capacity(files.len()), 0);
         for part in files {
             reserved = reserved
@@ -131,7 +134,11 @@ impl MappedPool {
             at += part.len;
         }
         let domain = if dax { flush::domain()? } else { PersistenceDomain::Emulated };
-        Ok(Self::new(Arena::mapped(reserved.into_mapping()), parts.into(), domain))
+        let mapping = reserved.into_mapping();
+        if wants_large {
+            mapping.collapse();
+        }
+        Ok(Self::new(Arena::mapped(mapping), parts.into(), domain))
     }
 
     /// An emulated pool of `len` bytes in plain memory, which lasts as long as this value.

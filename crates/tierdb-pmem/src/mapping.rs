@@ -122,6 +122,13 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// Asks for large pages in the place of those that the files have: a hint, which takes a second for 500 MiB.
+    pub(crate) fn collapse(&self) {
+        let Range { base, len, .. } = self.range;
+        // SAFETY: the range of this mapping; the advice changes no byte of it. Kernels and file systems that cannot do it refuse.
+        unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_COLLAPSE) };
+    }
+
     /// Gives the memory of `at..at + len`, whole pages of a mapping of zeros, back to the system: it is zeros again.
     pub(crate) fn discard(&self, at: usize, len: usize) -> Result<(), Errno> {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.range.len), "inside of the mapping");
