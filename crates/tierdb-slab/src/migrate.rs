@@ -289,7 +289,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
                 migrated.keys += 1;
                 migrated.bytes += bytes;
-                freed.push(State::<D>::slots_of(heap, *entry));
+                freed.push(State::<D>::slots_of(heap, key, *entry));
                 heap.stage_free(&mut stage, entry.at());
                 state.remove(key);
                 self.tracker.moved(hash_of(key), Tier::Flash);

@@ -342,11 +342,13 @@ impl<D: Dir> State<D> {
         }
     }
 
-    /// The slots of `entry`. If its list of parts is damaged, they stay in use until the store is opened again.
-    pub fn slots_of<P: Pool>(heap: &Heap<P>, entry: Entry) -> Slots {
-        let parts =
-            if entry.is_long() { heap.head(entry.at()).map(|head| head.parts) } else { Ok(Vec::new()) };
-        Slots { at: entry.at(), parts: parts.unwrap_or_default().into() }
+    /// The slots of `entry`, a version of `key`. If its list of parts is damaged, or one of an earlier record, they stay in use until the store is
+    /// opened again.
+    pub fn slots_of<P: Pool>(heap: &Heap<P>, key: &[u8], entry: Entry) -> Slots {
+        let is_its = |head: &Head| head.key == key && (entry.is_doubtful() || head.seqno == entry.seqno);
+        let head = if entry.is_long() { heap.head(entry.at()).ok() } else { None };
+        let parts = head.filter(is_its).map_or(Vec::new(), |head| head.parts);
+        Slots { at: entry.at(), parts: parts.into() }
     }
 
     /// Makes `entry` the newest version of `key`. Returns the one before.
@@ -415,7 +417,7 @@ impl<D: Dir> State<D> {
     /// The version `entry` of `key` was replaced by write `by`, and its word still says *live*. It is kept for
     /// snapshots if there are any.
     pub fn retire<P: Pool>(&mut self, heap: &Heap<P>, key: &[u8], entry: Entry, by: Seqno, keep: bool) {
-        let slots = Self::slots_of(heap, entry);
+        let slots = Self::slots_of(heap, key, entry);
         if keep {
             self.old.add(key, entry, by, slots.clone());
         }
@@ -425,7 +427,7 @@ impl<D: Dir> State<D> {
 
     /// As [`State::retire`], for a version whose word is free on media already.
     pub fn retire_freed<P: Pool>(&mut self, heap: &Heap<P>, key: &[u8], entry: Entry, by: Seqno, keep: bool) {
-        let slots = Self::slots_of(heap, entry);
+        let slots = Self::slots_of(heap, key, entry);
         if keep {
             self.old.add(key, entry, by, slots);
         } else {

@@ -201,6 +201,14 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
         }
         tables.push(Arc::new(flash.open(&record, slots, heap.home_of(&places))?));
     }
+    if let Some(at) = sorted.beyond(last).or_else(|| {
+        let table = tables.iter().find(|table| table.footer().highest_seqno > last);
+        table.map(|table| table.record_at())
+    }) {
+        // Writes would come before what is there.
+        let what = "the limit of seqnos is below what was written, as of an earlier moment";
+        return Err(Error::corrupt(TierRole::Fast, what, pool.place(at)));
+    }
     for (at, record) in scan.tables {
         // Its file goes after its record.
         if files.contains(&record.file) {
@@ -272,6 +280,13 @@ struct Sorted {
 }
 
 impl Sorted {
+    /// Where a record is that was written with a seqno above `limit`, if there is one.
+    fn beyond(&self, limit: Seqno) -> Option<u64> {
+        let newest = self.newest.values().map(|entry| (entry.seqno, entry.at()));
+        let ranges = self.ranges.iter().map(|range| (range.seqno, range.slots.at));
+        newest.chain(ranges).find(|(seqno, _)| *seqno > limit).map(|(_, at)| at)
+    }
+
     fn of<P: Pool>(records: Vec<Found>, heap: &Heap<P>) -> Result<Self> {
         let mut sorted = Sorted {
             newest: BTreeMap::new(),

@@ -129,6 +129,8 @@ fn fast_tier<P: Pool>(
         }
     }
     let mut versions = Vec::new();
+    // Damaged words without a head, and parts of values, which have none.
+    let (mut headless, mut parts) = (Vec::new(), HashSet::new());
     let mends = AtomicU32::new(0);
     for (at, commit) in (0..heap.slabs.count()).flat_map(|slab| heap.slabs.words(slab)) {
         let mut read = heap.read(at);
@@ -150,8 +152,10 @@ fn fast_tier<P: Pool>(
                 versions.push(Salvaged { key: head.key, value, seqno: head.seqno, sure: false });
                 continue;
             }
-            // A part of a value has no head.
-            (Commit::Damaged, Err(_)) => continue,
+            (Commit::Damaged, Err(_)) => {
+                headless.push(at);
+                continue;
+            }
             _ => {
                 report.damaged += 1;
                 all = false;
@@ -159,6 +163,7 @@ fn fast_tier<P: Pool>(
             }
         };
         report.records += 1;
+        parts.extend(head.parts);
         let (key, seqno) = (head.key, head.seqno);
         match head.kind {
             Kind::Value => versions.push(Salvaged { key, value: Some(value), seqno, sure: true }),
@@ -177,7 +182,9 @@ fn fast_tier<P: Pool>(
             Kind::Redo | Kind::Lost => all = false,
         }
     }
-    if !all {
+    let lost = headless.iter().filter(|at| !parts.contains(at)).count() as u64;
+    report.damaged += lost;
+    if !all || lost > 0 {
         // A record that cannot be read may be that of a table.
         known.live = None;
     }
@@ -193,6 +200,7 @@ fn fast_tier<P: Pool>(
 mod tests {
     use super::*;
     use crate::rig::{self, Store};
+    use tierdb_engine::Engine;
 
     const POOL: u64 = 132 << 10;
 
@@ -228,5 +236,25 @@ mod tests {
         assert_eq!(found(|record, _| vec![record + 3]), Some(true), "a head with one wrong byte");
         assert_eq!(found(|record, _| vec![record, record + 1]), None, "a head with two");
         assert_eq!(found(|_, word| vec![word]), Some(false), "its word");
+    }
+
+    /// A table of which neither head nor word can be read is looked through all the same, since it may have been live.
+    #[test]
+    fn a_table_whose_record_and_word_are_damaged_is_found() {
+        let store = Store::new(POOL, rig::options(POOL));
+        store.put(b"key", 20);
+        store.engine.flush().expect("room on flash");
+        let levels = store.part().read().tables.clone();
+        let record_at = levels.tables().next().expect("a table").record_at();
+        let word_at = store.core().heap.slabs.word_at(record_at).expect("it is in a slab");
+        [record_at, word_at].into_iter().for_each(|at| store.world.flip_bit("pool", at, 3));
+        let Store { world, engine } = store;
+        drop(engine);
+        let mut keys = Vec::new();
+        let report = salvage(rig::media(&world, 1 << 20), &mut |version| {
+            keys.push(version.key);
+            Ok(())
+        });
+        assert_eq!((keys, report.expect("no faults").damaged), (vec![b"key".to_vec()], 1));
     }
 }

@@ -72,7 +72,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut stage = Stage::new(&*heap.pool);
         heap.stage_free(&mut stage, at);
         let _drained = stage.drain();
-        state.release(heap, State::<D>::slots_of(heap, entry));
+        state.release(heap, State::<D>::slots_of(heap, &head.key, entry));
         self.counters.moved_records.add(1);
         true
     }

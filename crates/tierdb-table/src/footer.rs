@@ -241,7 +241,10 @@ impl Footer {
             return Some("a footer whose lengths contradict each other");
         }
         // What is allocated for so many keys is no longer than the table.
-        let counts = self.keys <= self.entries && self.entries <= self.blocks_len / LEAST_ENTRY;
+        let counts = self.keys <= self.entries
+            && self.tombstones <= self.entries
+            && self.entries <= self.blocks_len / LEAST_ENTRY
+            && self.data_bytes <= self.blocks_len + self.entries * MAX_KEY_BYTES as u64;
         if self.entries == 0
             || !counts
             || self.smallest > self.largest
@@ -327,6 +330,8 @@ mod tests {
             Footer { filter_len: u64::MAX, ..footer() },
             Footer { entries: 0, ..footer() },
             Footer { keys: 6, ..footer() },
+            Footer { tombstones: 6, ..footer() },
+            Footer { data_bytes: 1 << 60, ..footer() },
             Footer { entries: 1 << 60, keys: 1 << 60, ..footer() },
             Footer { smallest: b"c".to_vec(), ..footer() },
             Footer { smallest: Vec::new(), ..footer() },

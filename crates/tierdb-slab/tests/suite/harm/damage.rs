@@ -6,11 +6,12 @@
 //! written to, emptied into flash, collected and opened again.
 
 use super::base::{self, base};
-use crate::rig::Sizes;
+use crate::rig::{SEED, Sizes};
 use tierdb_device::{Dir, OpenMode};
-use tierdb_engine::conformance::harm::crafted::{Store, find, value};
+use tierdb_engine::conformance::harm::crafted::{Store, find, set_word, value};
 use tierdb_engine::conformance::harm::{Rig, surveys};
 use tierdb_engine::{Durability, KeyRange, WriteBatch};
+use tierdb_pmem::seal;
 
 /// Damaged stores that each test opens at least: 200,000 in all.
 const METADATA: u64 = 37_000;
@@ -157,6 +158,34 @@ fn a_damaged_record_does_not_pass_for_one_of_an_earlier_time() {
             damage(&store, "newer", bytes);
             store.reopened().is_damaged("key").expect("not what was written before it");
         }
+    }
+}
+
+/// A page that is lost may come back as it was earlier, and its words are whole. With the seqnos of that time, writes would come before what is
+/// there, and scans pass it by.
+#[test]
+fn a_limit_of_seqnos_of_an_earlier_moment_is_refused() {
+    type Later = fn(&Store<Sizes>);
+    let later: [Later; 3] = [
+        |store| store.put("key", b"value"),
+        |store| {
+            store.put("key", b"value");
+            store.flush();
+        },
+        |store| {
+            store.put("key", b"value");
+            store.flush();
+            store.engine.delete_range(&KeyRange::prefix(b"k"), Durability::Durable).expect("room");
+        },
+    ];
+    for (number, later) in later.into_iter().enumerate() {
+        let store = Store::new(Rig::new(base::sizes(1 << 20), None));
+        later(&store);
+        let store = store.reopened();
+        set_word(&store.world, 64, seal(SEED, 64, 0));
+        let refused = store.rig.open(&store.world.copy()).err();
+        let why = refused.unwrap_or_else(|| panic!("{number}: it is older than what is there")).to_string();
+        assert!(why.contains("seqnos"), "{number}: {why}");
     }
 }
 
