@@ -130,6 +130,7 @@ impl Header {
             && header.format == FORMAT
             && header.reserved == 0
             && header.length > 0
+            && [header.sequence, header.position, header.lsn].iter().all(|count| *count < MOST)
             && block_len(header.length as usize) <= largest;
         plausible.then_some(header)
     }
@@ -194,6 +195,10 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
+/// Positions, sequence numbers and LSNs grow by at most what was ever written, so a real one is far below this, and sums of what is below it with
+/// lengths cannot overflow.
+pub(crate) const MOST: u64 = 1 << 62;
+
 /// The word before the content of an entry.
 pub(crate) fn entry_word(at: u64, len: u64) -> [u8; ENTRY] {
     assert!(at < 1 << 48 && len > 0 && len <= LARGEST_ENTRY);
@@ -233,6 +238,17 @@ mod tests {
         let content = &block[HEADER..HEADER + header.length as usize];
         let entries: Vec<_> = Entries::new(content).map(|e| e.expect("well-formed")).collect();
         assert_eq!(entries, vec![(4096, &b"abc"[..]), ((1 << 44) - 8, &b"12345678"[..])]);
+    }
+
+    #[test]
+    fn counts_that_no_log_comes_to_are_no_header() {
+        for field in [offset_of!(Header, sequence), offset_of!(Header, position), offset_of!(Header, lsn)] {
+            let (mut block, _) = encoded();
+            block[field..field + 8].copy_from_slice(&(MOST - 1).to_le_bytes());
+            assert!(Header::decode(&block, BLOCK).is_some());
+            block[field..field + 8].copy_from_slice(&MOST.to_le_bytes());
+            assert!(Header::decode(&block, BLOCK).is_none());
+        }
     }
 
     #[test]

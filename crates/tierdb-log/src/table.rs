@@ -27,7 +27,7 @@
 //!
 //! Since format 1.
 
-use crate::block::Cursor;
+use crate::block::{Cursor, MOST};
 use crate::layout::{PAGE, get_u32, get_u64, put_u32, put_u64};
 use crate::options::check_log;
 use std::mem::offset_of;
@@ -228,9 +228,10 @@ impl TableHeader {
         if !self.log.position.is_multiple_of(BLOCK) || room < self.largest_block {
             return Some(format!("log position {} is not one where a block can be", self.log.position));
         }
-        // Positions, sequence numbers and LSNs grow by at most what was ever written, so a real one is
-        // far from the end of the range, and sums of them with lengths cannot overflow.
-        if self.log.position | self.log.sequence | self.log.lsn | self.generation >= 1 << 62 {
+        if [self.log.position, self.log.sequence, self.log.lsn, self.generation]
+            .iter()
+            .any(|one| *one >= MOST)
+        {
             return Some("a counter is out of range".into());
         }
         None

@@ -258,6 +258,17 @@ pub(crate) mod tests {
         matches!(result, Err(Error::NoSpace { tier: TierRole::Fast, .. }))
     }
 
+    /// A bit that flips while the store is open says that a batch is being installed, which never ends.
+    #[test]
+    fn a_mark_that_no_batch_has_set_holds_up_nobody() {
+        let core = store(&World::new());
+        core.put(b"key", b"value", Durability::Durable).expect("room");
+        let entry = core.index.get(b"key").expect("whole").expect("it was put");
+        core.hsit.update_aux(entry, |aux| aux.pending(true));
+        assert_eq!(core.get(b"key").expect("whole").as_deref(), Some(&b"value"[..]));
+        assert!(!core.hsit.aux(entry).is_pending());
+    }
+
     /// What a write has taken before it is refused is given back.
     #[test]
     fn a_write_that_the_log_has_no_room_for_keeps_nothing() {

@@ -170,7 +170,9 @@ impl<P: Pool> Hsit<P> {
             if !self.aux(entry).is_pending() {
                 return Ok(word.clean());
             }
-            drop(self.latch(entry));
+            let _latched = self.latch(entry);
+            // A batch holds the latch for as long as its mark is there: this one is none's, but damage.
+            self.update_aux(entry, |aux| aux.pending(false));
         }
     }
 
