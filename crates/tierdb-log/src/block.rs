@@ -35,6 +35,10 @@ pub(crate) const ENTRY: usize = 8;
 /// Most content of an entry: a multiple of 8, so that a longer range is cut between words.
 pub(crate) const LARGEST_ENTRY: u64 = 0xfff8;
 
+/// Positions, sequence numbers and LSNs grow by at most what was ever written, so a real one is far below this, and sums of what is below it with
+/// lengths cannot overflow.
+pub(crate) const COUNTER_END: u64 = 1 << 62;
+
 /// The header, as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -130,7 +134,7 @@ impl Header {
             && header.format == FORMAT
             && header.reserved == 0
             && header.length > 0
-            && [header.sequence, header.position, header.lsn].iter().all(|count| *count < MOST)
+            && [header.sequence, header.position, header.lsn].iter().all(|count| *count < COUNTER_END)
             && block_len(header.length as usize) <= largest;
         plausible.then_some(header)
     }
@@ -195,10 +199,6 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// Positions, sequence numbers and LSNs grow by at most what was ever written, so a real one is far below this, and sums of what is below it with
-/// lengths cannot overflow.
-pub(crate) const MOST: u64 = 1 << 62;
-
 /// The word before the content of an entry.
 pub(crate) fn entry_word(at: u64, len: u64) -> [u8; ENTRY] {
     assert!(at < 1 << 48 && len > 0 && len <= LARGEST_ENTRY);
@@ -244,9 +244,9 @@ mod tests {
     fn counts_that_no_log_comes_to_are_no_header() {
         for field in [offset_of!(Header, sequence), offset_of!(Header, position), offset_of!(Header, lsn)] {
             let (mut block, _) = encoded();
-            block[field..field + 8].copy_from_slice(&(MOST - 1).to_le_bytes());
+            block[field..field + 8].copy_from_slice(&(COUNTER_END - 1).to_le_bytes());
             assert!(Header::decode(&block, BLOCK).is_some());
-            block[field..field + 8].copy_from_slice(&MOST.to_le_bytes());
+            block[field..field + 8].copy_from_slice(&COUNTER_END.to_le_bytes());
             assert!(Header::decode(&block, BLOCK).is_none());
         }
     }

@@ -27,7 +27,7 @@
 //!
 //! Since format 1.
 
-use crate::block::{Cursor, MOST};
+use crate::block::{COUNTER_END, Cursor};
 use crate::layout::{PAGE, get_u32, get_u64, put_u32, put_u64};
 use crate::options::check_log;
 use std::mem::offset_of;
@@ -230,7 +230,7 @@ impl TableHeader {
         }
         if [self.log.position, self.log.sequence, self.log.lsn, self.generation]
             .iter()
-            .any(|one| *one >= MOST)
+            .any(|one| *one >= COUNTER_END)
         {
             return Some("a counter is out of range".into());
         }

@@ -192,22 +192,18 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
         let what = "a record that names a table, or a range that was removed, is damaged";
         return Err(Error::corrupt(TierRole::Fast, what, pool.place(at)));
     }
-    let mut sorted = Sorted::of(scan.records, &heap)?;
+    let mut sorted = Sorted::of(scan.records, &heap, last)?;
     let mut tables = Vec::new();
     let files = flash.files()?;
     for (record, slots, places) in std::mem::take(&mut sorted.tables) {
         if !files.contains(&record.file) && flash.dir(record.file.dir).is_some() {
             return Err(flash.missing(record.file));
         }
-        tables.push(Arc::new(flash.open(&record, slots, heap.home_of(&places))?));
-    }
-    if let Some(at) = sorted.beyond(last).or_else(|| {
-        let table = tables.iter().find(|table| table.footer().highest_seqno > last);
-        table.map(|table| table.record_at())
-    }) {
-        // Writes would come before what is there.
-        let what = "the limit of seqnos is below what was written, as of an earlier moment";
-        return Err(Error::corrupt(TierRole::Fast, what, pool.place(at)));
+        let table = flash.open(&record, slots, heap.home_of(&places))?;
+        if table.footer().highest_seqno > last {
+            return Err(limit_is_old(&*pool, table.record_at()));
+        }
+        tables.push(Arc::new(table));
     }
     for (at, record) in scan.tables {
         // Its file goes after its record.
@@ -279,15 +275,14 @@ struct Sorted {
     unneeded: Vec<u64>,
 }
 
-impl Sorted {
-    /// Where a record is that was written with a seqno above `limit`, if there is one.
-    fn beyond(&self, limit: Seqno) -> Option<u64> {
-        let newest = self.newest.values().map(|entry| (entry.seqno, entry.at()));
-        let ranges = self.ranges.iter().map(|range| (range.seqno, range.slots.at));
-        newest.chain(ranges).find(|(seqno, _)| *seqno > limit).map(|(_, at)| at)
-    }
+/// What is said at `at` was written later than the limit of seqnos says: new writes would come before it.
+fn limit_is_old<P: Pool>(pool: &P, at: u64) -> Error {
+    let what = "the limit of seqnos is below what was written, as of an earlier moment";
+    Error::corrupt(TierRole::Fast, what, pool.place(at))
+}
 
-    fn of<P: Pool>(records: Vec<Found>, heap: &Heap<P>) -> Result<Self> {
+impl Sorted {
+    fn of<P: Pool>(records: Vec<Found>, heap: &Heap<P>, limit: Seqno) -> Result<Self> {
         let mut sorted = Sorted {
             newest: BTreeMap::new(),
             slots: Vec::new(),
@@ -297,6 +292,10 @@ impl Sorted {
         };
         let mut versions: Vec<(Vec<u8>, Entry, Slots)> = Vec::new();
         for (at, head) in records {
+            // Of a table's it is the table's number.
+            if head.kind != Kind::Table && head.seqno > limit {
+                return Err(limit_is_old(&*heap.pool, at));
+            }
             let slots = Slots { at, parts: head.parts.as_slice().into() };
             match head.kind {
                 Kind::Value | Kind::Tombstone => {
