@@ -101,7 +101,8 @@ impl MappedPool {
     ///
     /// On DAX file systems the mappings are made with `MAP_SYNC`, and stores are durable after a drain.
     /// Where that is refused for one of them and `emulate` is set, all are mapped as shared memory (put them on
-    /// tmpfs) and reported as emulated; where `emulate` is not set, the call fails.
+    /// tmpfs) and reported as emulated; where `emulate` is not set, the call fails. New emulated ones get large pages
+    /// where the system has them, which takes a second for 500 MiB.
     ///
     /// # Errors
     /// `Io` from the system; `Unsupported` if a path is not DAX and `emulate` is not set; `Corrupt` if an
