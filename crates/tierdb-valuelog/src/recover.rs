@@ -134,7 +134,7 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
         media.seed,
     ));
     let image = image::take(&*pool, &pages, &storage, &layout, media.seed);
-    let (segments, unknown) = find_segments(&*pool, &pages, &layout)?;
+    let (segments, unknown) = find_segments(&*pool, &pages)?;
     let (index, damage) = Index::open(pool.clone(), pages.clone(), INDEX_HEAD, options.recovery_threads)?;
     for page in unknown {
         // If the index does not use it either, it is free, or the HSIT lacks a segment: then the open fails.
@@ -200,14 +200,14 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
 type Segment = (u64, u64);
 
 /// The pages of the HSIT, and the pages of which the table does not say what they are.
-fn find_segments<P: Pool>(pool: &P, pages: &Pages<P>, layout: &Layout) -> Result<(Vec<Segment>, Vec<u64>)> {
+fn find_segments<P: Pool>(pool: &P, pages: &Pages<P>) -> Result<(Vec<Segment>, Vec<u64>)> {
     let mut segments = Vec::new();
     let mut unknown = Vec::new();
     for (page, usage) in pages.kinds() {
         match usage {
             PageUse::Used { kind: KIND_HSIT, info } => {
-                if info >= layout.pages() || !pages.claim(page) {
-                    return Err(damaged(pool, page, "a page of the HSIT names an impossible segment"));
+                if !pages.claim(page) {
+                    return Err(damaged(pool, page, "a page of the HSIT is used for something else, too"));
                 }
                 segments.push((info, page));
             }
@@ -218,6 +218,11 @@ fn find_segments<P: Pool>(pool: &P, pages: &Pages<P>, layout: &Layout) -> Result
     segments.sort_unstable();
     if let Some(twice) = segments.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         return Err(damaged(pool, twice[1].1, "two pages claim to be the same segment of the HSIT"));
+    }
+    // They are made one after the other.
+    let most = (segments.len() + unknown.len()) as u64;
+    if let Some(last) = segments.last().filter(|last| last.0 >= most) {
+        return Err(damaged(pool, last.1, "a page of the HSIT names an impossible segment"));
     }
     Ok((segments, unknown))
 }
@@ -240,6 +245,10 @@ impl Named {
         self.0[(entry / 64) as usize].fetch_or(bit, Ordering::Relaxed) & bit == 0
     }
 
+    fn remove(&self, entry: u64) {
+        self.0[(entry / 64) as usize].fetch_and(!(1 << (entry % 64)), Ordering::Relaxed);
+    }
+
     fn has(&self, entry: u64) -> bool {
         self.0[(entry / 64) as usize].load(Ordering::Relaxed) >> (entry % 64) & 1 == 1
     }
@@ -252,6 +261,8 @@ struct Claimed {
     free: Vec<u64>,
     /// Ring, offset in it and length of live records.
     in_rings: Vec<(u32, u64, u64)>,
+    /// Keys that have a value, and that the index does not have.
+    lost: Vec<Vec<u8>>,
     /// Whether it is not known which chunks some value takes.
     unsure: bool,
 }
@@ -261,6 +272,7 @@ impl Claimed {
     fn and(mut self, mut behind: Self) -> Self {
         self.free.append(&mut behind.free);
         self.in_rings.append(&mut behind.in_rings);
+        self.lost.append(&mut behind.lost);
         self.unsure |= behind.unsure;
         self
     }
@@ -351,23 +363,23 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// Steps 3 and 4. Returns the keys that have no value. Where the index is `damaged`, what no key names
-    /// may belong to one that is hidden: it is kept, for a repair to find.
+    /// may belong to one that is hidden: it is kept, for a repair to find. So is a whole value of a key that the index does not have: a leaf
+    /// is of another moment, and that leaf is doubted.
     fn claim_entries(&mut self, damaged: bool) -> Result<Vec<(Vec<u8>, u64)>> {
         let named = Named::new(self.hsit.len());
+        let twice = Mutex::new(HashSet::new());
         let core = &*self;
         let threads = core.options.recovery_threads;
         let hidden = core.index.visit(threads, &|key, entry| {
-            let corrupt = |what: &str| {
-                Err(Error::corrupt(TierRole::Fast, what, core.pool.place(INDEX_HEAD)).with_key(key))
-            };
             if core.hsit.at(entry).is_none() {
-                return corrupt("the index names an HSIT entry that is not there");
+                return Err(core.index_error("the index names an HSIT entry that is not there", key));
             }
             if !named.add(entry) {
-                return corrupt("two keys of the index name the same HSIT entry");
+                twice.lock().insert(entry);
             }
             Ok(())
         })?;
+        core.part_keys(&twice.into_inner(), &named)?;
         let damaged = damaged || !hidden.is_empty();
         // The table is looked at from one end to the other, since it is large and each look at one entry is a miss.
         let segments: Vec<u64> = (0..core.hsit.len() / PER_PAGE).collect();
@@ -387,6 +399,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 Ok(())
             })?;
         }
+        claimed.lost.iter().for_each(|key| core.index.doubt(key));
         // Entries are taken from the end: the lowest first.
         self.hsit.set_free(claimed.free.into_iter().rev().collect());
         let mut in_rings = vec![Vec::new(); self.layout.rings as usize];
@@ -397,6 +410,40 @@ impl<P: Pool, D: Dir> Core<P, D> {
             in_rings.into_iter().map(|spans| ring::ends(spans, self.layout.ring_bytes)).collect();
         self.rings = Rings::new(self.pool.clone(), self.seed, &self.layout, &ends);
         Ok(keys.into_inner())
+    }
+
+    fn index_error(&self, what: &str, key: &[u8]) -> Error {
+        Error::corrupt(TierRole::Fast, what, self.pool.place(INDEX_HEAD)).with_key(key)
+    }
+
+    /// Several keys name each of `entries`. It is that of the key in its record; the others, which were removed before it was given to
+    /// that one, or whose entry was another, are in a leaf of another moment, and leave it.
+    fn part_keys(&self, entries: &HashSet<u64>, named: &Named) -> Result<()> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let keys = Mutex::new(Vec::new());
+        self.index.visit(self.options.recovery_threads, &|key, entry| {
+            if entries.contains(&entry) {
+                keys.lock().push((key.to_vec(), entry));
+            }
+            Ok(())
+        })?;
+        entries.iter().for_each(|entry| named.remove(*entry));
+        for (key, entry) in keys.into_inner() {
+            let record = self.read_record(self.hsit.word(entry).clean(), entry, Cause::Recovery)?;
+            let Some((header, bytes)) = record else {
+                return Err(self.index_error("two keys of the index name the same HSIT entry", &key));
+            };
+            if header.key(&bytes) == key {
+                named.add(entry);
+                continue;
+            }
+            let _admitted = self.pool.admit(ADMIT_BYTES)?;
+            self.index.remove(&key, entry)?;
+            self.index.doubt(&key);
+        }
+        Ok(())
     }
 
     /// The entries of some segments.
@@ -431,15 +478,20 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut claimed = Claimed::default();
         for entry in self.entries_of(segments) {
             let word = self.hsit.word(entry);
-            if !named.has(entry) && !damaged {
-                // A key leaves the index when its word says *none*: this one was lost to damage, and no key that
-                // gets the entry may be taken for it.
-                if !matches!(word.place(), Place::None | Place::Free) {
-                    self.hsit.publish(entry, Word::NONE);
-                    self.pool.fence();
+            if !named.has(entry) {
+                // A key leaves the index when its word says *none*: this one was lost to damage, of the index or of the word.
+                let record = self.read_record(word.clean(), entry, Cause::Recovery);
+                if let Ok(Some((header, bytes))) = &record {
+                    claimed.lost.push(header.key(bytes).to_vec());
+                } else if record.is_ok() && !damaged {
+                    if !matches!(word.place(), Place::None | Place::Free) {
+                        // No key that gets the entry may be taken for that one.
+                        self.hsit.publish(entry, Word::NONE);
+                        self.pool.fence();
+                    }
+                    claimed.free.push(entry);
+                    continue;
                 }
-                claimed.free.push(entry);
-                continue;
             }
             if word.is_dirty() {
                 self.hsit.clear_dirty(entry, word);
@@ -496,5 +548,33 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let rest: u64 =
             self.memory_parts().iter().filter(|(name, _)| *name != "value cache").map(|(_, b)| b).sum();
         self.cache.set_capacity(self.options.memory.saturating_sub(rest));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::tests::store;
+    use tierdb_engine::Durability;
+    use tierdb_pmem::Stage;
+    use tierdb_sim::World;
+
+    #[test]
+    fn a_segment_that_no_table_has_is_refused() {
+        let core = store(&World::new());
+        core.put(b"key", b"value", Durability::Durable).expect("room");
+        let find = || {
+            let layout = &core.layout;
+            let (first, count) = (layout.first_page(), layout.pages());
+            let pages = Pages::open(core.pool.clone(), layout.page_table_at(), first, count, core.seed);
+            find_segments(&*core.pool, &pages)
+        };
+        let (segments, _) = find().expect("whole");
+        let (_, page) = segments[0];
+        let mut stage = Stage::new(&*core.pool);
+        core.pages.stage_kind(&mut stage, page, KIND_HSIT, core.layout.pages() - 1);
+        let _drained = stage.drain();
+        let refused = find().expect_err("the only one is the first");
+        assert!(refused.to_string().contains("impossible segment"), "{refused}");
     }
 }

@@ -226,7 +226,9 @@ fn search(bytes: &[u8], seed: u64, mut each: impl FnMut(u64, Header, &[u8]) -> R
         let rest = &bytes[at..];
         match Header::decode(rest, seed) {
             Some(header) if header.len() > rest.len() => {
-                cut = cut.or(Some(at));
+                if header.len() <= bytes.len() {
+                    cut = cut.or(Some(at));
+                }
                 at += UNIT as usize;
             }
             Some(header)
@@ -313,5 +315,22 @@ impl HsitWords {
 
     fn point_at(&self, place: Place, header: &Header) -> bool {
         self.0.get(&place).is_some_and(|(tag, entry)| header.is_coupled(entry.unwrap_or(header.entry), *tag))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::header_bytes;
+
+    /// Every window that starts at such a header would be searched to its end.
+    #[test]
+    fn a_header_of_more_than_a_window_is_none_that_a_window_cuts() {
+        let mut window = vec![0; 4096];
+        let step = |window: &[u8]| search(window, 9, |_, _, _| Ok(())).expect("nothing is found");
+        window[64..64 + HEADER].copy_from_slice(&header_bytes(9, Kind::Value, 1, 1, 3, 4000));
+        assert_eq!(step(&window), 64, "it fits one");
+        window[64..64 + HEADER].copy_from_slice(&header_bytes(9, Kind::Value, 1, 1, 3, 5000));
+        assert!(step(&window) > 4096 - HEADER);
     }
 }

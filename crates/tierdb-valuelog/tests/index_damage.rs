@@ -209,6 +209,30 @@ fn a_flipped_bit_never_gives_a_wrong_answer() {
     assert!(reported * 10 > most * 6, "{reported} of {most} reported");
 }
 
+/// A damaged group of a leaf hides the keys of that group alone.
+#[test]
+fn keys_beside_a_damaged_group_are_found() {
+    const KEYS: u64 = 150;
+    let pool = Arc::new(MappedPool::in_memory(POOL));
+    let (index, pages) = create(pool.clone());
+    for id in 1..=KEYS {
+        index.get_or_insert(&id.to_be_bytes(), || Ok(id)).expect("insert");
+    }
+    assert_eq!(index.leaves(), 1);
+    let leaf = (first_page(POOL)..POOL / PAGE).find(|page| pages.is_taken(*page) && is_leaf(&pool, *page));
+    let group = leaf.expect("there is one") * PAGE + 16;
+    pool.store(group, pool.load(group) ^ 1 << 60);
+    let refused: Vec<u64> = (1..=KEYS)
+        .filter(|id| match index.get(&id.to_be_bytes()) {
+            Ok(found) => found != Some(*id),
+            Err(error) => error.kind() == ErrorKind::Corrupt,
+        })
+        .collect();
+    assert_eq!(refused, (1..=56).collect::<Vec<u64>>());
+    let absent = index.get(&0u64.to_be_bytes()).expect_err("the damaged group may have it");
+    assert_eq!(absent.kind(), ErrorKind::Corrupt);
+}
+
 #[test]
 fn every_checksum_is_needed() {
     let comparisons = sites(true);

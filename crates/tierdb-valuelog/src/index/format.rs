@@ -26,7 +26,7 @@
 //!   the geometry is used.
 //! * *fingerprint*: 1..=255 from the key's hash, so that adding or losing a live bit always changes the
 //!   group's sum; one aligned store changes both. A reader believes a group only if its sum agrees.
-//! * *check*: from the key's hash and the id. An entry whose fingerprint matches but whose key differs is
+//! * *check*: the key's hash, and a CRC-8 of the id. An entry whose fingerprint matches but whose key differs is
 //!   checked against its own hash, so a damaged key is noticed where it would be missed.
 //! * Entries fill the page from its end; the offset of a slot that was never used is 0.
 //!
@@ -82,11 +82,22 @@ pub(super) fn fingerprint(hash: u64) -> u8 {
     (hash as u8).max(1)
 }
 
-/// Check of an entry that maps a key with this hash to `id`. Any flipped bit of `id` changes it.
+/// Check of an entry that maps a key with this hash to `id`. Up to three flipped bits of both change what they say of each other.
 #[inline]
 pub(super) fn check(hash: u64, id: EntryId) -> u8 {
-    let fold = id ^ id >> 8 ^ id >> 16 ^ id >> 24 ^ id >> 32;
-    (hash >> 8) as u8 ^ fold as u8
+    (hash >> 8) as u8 ^ crc8(id)
+}
+
+/// What is left of `id`, of 40 bits, modulo x^8 + x^2 + x + 1 (CRC-8). Squaring that gives what x^16 and x^32 are modulo it.
+#[inline]
+fn crc8(id: EntryId) -> u8 {
+    let low = |word: u64, bits: u32| (word & ((1 << bits) - 1), word >> bits);
+    let (rest, high) = low(id, 32);
+    let (rest, high) = low(rest ^ high ^ high << 4 ^ high << 8, 16);
+    let (rest, high) = low(rest ^ high ^ high << 2 ^ high << 4, 16);
+    let (rest, high) = low(rest ^ high ^ high << 2 ^ high << 4, 8);
+    let (rest, high) = low(rest ^ high ^ high << 1 ^ high << 2, 8);
+    (rest ^ high ^ high << 1 ^ high << 2) as u8
 }
 
 /// Checksum of bytes with this hash that stand in a blob.
@@ -396,9 +407,15 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_of_an_id_changes_the_check() {
-        for bit in 0..40 {
-            assert_ne!(check(1, 0x12_3456_789a), check(1, 0x12_3456_789a ^ 1 << bit));
+    fn three_flipped_bits_of_an_id_and_its_check_are_noticed() {
+        // The bits of the check are those from 40 on.
+        let holds = |word: u64| check(1, word & ((1 << 40) - 1)) == (word >> 40) as u8;
+        let id = 0x12_3456_789a;
+        let whole = id | u64::from(check(1, id)) << 40;
+        assert!(holds(whole));
+        for (a, b, c) in (0..48).flat_map(|a| (0..=a).flat_map(move |b| (0..=b).map(move |c| (a, b, c)))) {
+            let flips = 1u64 << a ^ 1 << b ^ 1 << c;
+            assert!(!holds(whole ^ flips), "bits {a}, {b}, {c}");
         }
     }
 }

@@ -8,7 +8,7 @@ use super::format::*;
 use super::search::head;
 use crate::pages::{PAGE, PageNo, Pages};
 use parking_lot::RwLock;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tierdb_base::{Error, MAX_KEY_BYTES, Result, TierRole, checksum, matches};
@@ -20,8 +20,8 @@ pub(super) struct Leaves<P: Pool> {
     pub pages: Arc<Pages<P>>,
     seed: u64,
     states: Arena,
-    /// Leaves in which a search may miss a key that is there. They are never replaced.
-    doubtful: RwLock<BTreeSet<PageNo>>,
+    /// Leaves in which a search may miss a key that is there, and why. They are never replaced.
+    doubtful: RwLock<BTreeMap<PageNo, &'static str>>,
     any_doubtful: AtomicBool,
 }
 
@@ -247,19 +247,23 @@ impl<P: Pool> Leaves<P> {
         Leaves { pool, pages, seed, states, doubtful, any_doubtful }
     }
 
-    /// From now on no search in the leaf at `page` ends without a key.
-    pub fn doubt(&self, page: PageNo) {
-        self.doubtful.write().insert(page);
+    /// From now on no search in the leaf at `page` ends without a key, because of `what`.
+    pub fn doubt(&self, page: PageNo, what: &'static str) {
+        self.doubtful.write().entry(page).or_insert(what);
         self.any_doubtful.store(true, Ordering::Release);
+    }
+
+    /// Why no search in the leaf at `page` ends without a key.
+    #[inline]
+    fn doubts(&self, page: PageNo) -> Option<&'static str> {
+        let any = self.any_doubtful.load(Ordering::Acquire);
+        if any { self.doubtful.read().get(&page).copied() } else { None }
     }
 
     /// A search in the leaf at `page` found nothing.
     #[inline]
     fn missed(&self, page: PageNo) -> Result<Option<Found>> {
-        if self.any_doubtful.load(Ordering::Acquire) && self.doubtful.read().contains(&page) {
-            return Err(self.damage("fingerprints of a leaf are damaged", page * PAGE + FINGERPRINTS_AT));
-        }
-        Ok(None)
+        self.doubts(page).map_or(Ok(None), |what| Err(self.damage(what, page * PAGE)))
     }
 
     /// The state word of `page`.
@@ -327,24 +331,58 @@ impl<P: Pool> Leaves<P> {
     pub fn find(&self, page: PageNo, key: &[u8], hash: u64) -> Result<Option<Found>> {
         let leaf = self.geometry(page)?;
         let wanted = fingerprint(hash);
-        for (group, first) in (0..leaf.slots).step_by(GROUP).enumerate() {
-            let at = page * PAGE + GROUPS_AT + group as u64 * 8;
-            let word = self.pool.load(at);
-            let here = GROUP.min(leaf.slots - first);
-            let fingerprints_at = page * PAGE + FINGERPRINTS_AT + first as u64;
-            let eight = |i: usize| self.pool.load(fingerprints_at + 8 * i as u64);
-            let Some(mut hits) = group_hits(word, here, wanted, eight) else {
-                return Err(self.damage("live slots and fingerprints of a leaf disagree", at));
+        for first in (0..leaf.slots).step_by(GROUP) {
+            let Some(mut hits) = self.hits(page, leaf, first, wanted) else {
+                return self.find_beside_damage(page, leaf, key, hash);
             };
             while hits != 0 {
                 let slot = first + hits.trailing_zeros() as usize;
                 hits &= hits - 1;
-                if let Some(id) = self.id_if_key(page, leaf, slot, key, hash)? {
-                    return Ok(Some(Found { slot, id }));
+                match self.id_if_key(page, leaf, slot, key, hash) {
+                    Ok(Some(id)) => return Ok(Some(Found { slot, id })),
+                    Ok(None) => {}
+                    Err(_) => return self.find_beside_damage(page, leaf, key, hash),
                 }
             }
         }
         self.missed(page)
+    }
+
+    /// As [`Leaves::find`], where something of the leaf is damaged: what is whole of it may have the key. If not, the error is that of
+    /// the first that is damaged.
+    #[cold]
+    fn find_beside_damage(
+        &self,
+        page: PageNo,
+        leaf: Geometry,
+        key: &[u8],
+        hash: u64,
+    ) -> Result<Option<Found>> {
+        let mut missed = Ok(None);
+        for first in (0..leaf.slots).step_by(GROUP) {
+            let Some(hits) = self.hits(page, leaf, first, fingerprint(hash)) else {
+                let at = page * PAGE + GROUPS_AT + (first / GROUP) as u64 * 8;
+                missed = missed.and(Err(self.damage("live slots and fingerprints of a leaf disagree", at)));
+                continue;
+            };
+            for slot in (0..GROUP).filter(|slot| hits >> slot & 1 == 1).map(|slot| first + slot) {
+                match self.id_if_key(page, leaf, slot, key, hash) {
+                    Ok(Some(id)) => return Ok(Some(Found { slot, id })),
+                    Ok(None) => {}
+                    Err(error) => missed = missed.and(Err(error)),
+                }
+            }
+        }
+        missed.and_then(|_: Option<Found>| self.missed(page))
+    }
+
+    /// The live slots of the group from slot `first` on that have the wanted fingerprint, by their places in it; `None` if it is damaged.
+    #[inline]
+    fn hits(&self, page: PageNo, leaf: Geometry, first: usize, wanted: u8) -> Option<u64> {
+        let word = self.pool.load(page * PAGE + GROUPS_AT + (first / GROUP) as u64 * 8);
+        let fingerprints_at = page * PAGE + FINGERPRINTS_AT + first as u64;
+        let eight = |i: usize| self.pool.load(fingerprints_at + 8 * i as u64);
+        group_hits(word, GROUP.min(leaf.slots - first), wanted, eight)
     }
 
     /// The id in `slot` if its key is `key`.
@@ -556,6 +594,11 @@ impl<P: Pool> Leaves<P> {
         let read = self.pool.read(at, &mut raw);
         if read.is_ok() {
             self.decode_slots(header, leaf, &raw, out);
+            if let Some(what) = self.doubts(page)
+                && !out.notes.iter().any(|note| note.hides_key)
+            {
+                out.notes.push(Note { hides_key: true, ..Note::new(what, at, None) });
+            }
         }
         out.page = raw;
         read

@@ -212,6 +212,15 @@ impl<P: Pool> Index<P> {
         summed.is_ok().then(|| sum.into_inner())
     }
 
+    /// On open: something else says that `key` was in the index. If a search for it does not say that its leaf is damaged, that is
+    /// the leaf of another moment, and may lack other keys: none in it ends without a key from now on.
+    pub fn doubt(&self, key: &[u8]) {
+        let guard = epoch::pin();
+        if let Ok((page, _)) = self.find(key, self.leaves.hash(key), &guard) {
+            self.leaves.doubt(page, "a leaf lacks a key that has a value");
+        }
+    }
+
     /// Calls `f` for every key and its id, on `threads` threads, and returns what is damaged and was left
     /// out. Keys of a leaf come together, in no order. Called while nobody else uses the index.
     ///
@@ -235,8 +244,8 @@ impl<P: Pool> Index<P> {
                 });
                 match read {
                     Ok(header) => {
-                        if contents.notes.iter().any(|note| note.hides_key) {
-                            self.leaves.doubt(*page);
+                        if let Some(note) = contents.notes.iter().find(|note| note.hides_key) {
+                            self.leaves.doubt(*page, note.what);
                         }
                         damage.extend(contents.notes.iter().map(|note| self.note_damage(note, &header)))
                     }

@@ -16,6 +16,7 @@ use crate::storage::chunk::{Chunk, State};
 use crate::word::{MAX_ADDRESS, Word};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use tierdb_base::{Error, FailureLatch, Location, Result, TierRole};
@@ -41,6 +42,8 @@ pub struct Device<D: Dir> {
     space: Mutex<Space>,
     /// Chunks that the file has; changed with `space` held.
     in_file: AtomicU32,
+    /// Chunks into which words point, and before which the file ends: they are kept when it grows.
+    cut_off: Mutex<BTreeSet<u32>>,
     /// Free ones that have come back, and are not in `space` yet: that is held while the file grows, and whoever lets them go must
     /// not wait for that.
     back: Mutex<Vec<u32>>,
@@ -125,6 +128,7 @@ impl<D: Dir> Device<D> {
             left_out: AtomicBool::new(false),
             space: Mutex::default(),
             in_file: AtomicU32::new(in_file),
+            cut_off: Mutex::default(),
             back: Mutex::default(),
             spare: Arc::default(),
             latch,
@@ -250,7 +254,8 @@ impl<D: Dir> Device<D> {
     /// The record at byte `at` is no longer referred to; the last one of a chunk frees it.
     pub fn release(this: &Arc<Self>, at: u64, word: Word, guard: &crossbeam_epoch::Guard) {
         let (number, offset) = this.chunk_of(at);
-        if !this.is_possible(number) {
+        // What damage points to is no reason to keep books of it.
+        if number >= this.chunks_in_file() {
             return;
         }
         let emptied = this.with_chunk(number, |chunk| {

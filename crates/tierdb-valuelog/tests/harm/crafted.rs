@@ -7,7 +7,7 @@ use crate::sites::sites;
 use tierdb_base::{ErrorKind, checksum, mutant};
 use tierdb_engine::conformance::harm::Rig;
 use tierdb_engine::conformance::harm::crafted::{self, Outcome, find, set_word, shown, value, word};
-use tierdb_engine::{Durability, Engine, WriteBatch};
+use tierdb_engine::{Durability, Engine, KeyRange, WriteBatch};
 use tierdb_pmem::seal;
 use tierdb_sim::World;
 use tierdb_valuelog::salvage;
@@ -139,6 +139,79 @@ pub fn leaf_of_a_closed_store() -> Outcome {
     let (_, page) = pages(&world, PAGE_OF_LEAF)[0];
     set_word(&world, page + FINGERPRINTS_AT, word(&world, page + FINGERPRINTS_AT) ^ 0x0101);
     Store::open(rig(), world)?.is_damaged("key")
+}
+
+/// A leaf is as it was before a key was inserted. What the key has is found without it, at every open.
+#[test]
+fn a_leaf_of_an_earlier_moment_does_not_hide_a_key() {
+    let store = new_store();
+    store.put("key", b"the value");
+    let (_, page) = pages(&store.world, PAGE_OF_LEAF)[0];
+    let earlier = store.world.peek("pool", page, PAGE as usize);
+    store.put("other", b"another");
+    let mut world = store.world.copy();
+    world.overwrite("pool", page, &earlier);
+    for round in 0..3 {
+        let store = Store::open(rig(), world).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        store.is_damaged("other").unwrap_or_else(|what| panic!("round {round}: {what}"));
+        store.put("key", format!("value {round}").as_bytes());
+        store.has("key", format!("value {round}").as_bytes()).unwrap_or_else(|what| panic!("{what}"));
+        let refused =
+            store.engine.put(b"more", b"value", Durability::Durable).expect_err("the leaf may have it");
+        assert_eq!(refused.kind(), ErrorKind::Corrupt);
+        let mut cursor = store.engine.cursor(KeyRange::all(), None).expect("it opens");
+        assert!(cursor.next().is_err(), "a scan does not pass it by");
+        drop(cursor);
+        let found = store.engine.verify().expect("no faults").damage;
+        let names =
+            |key: &[u8]| found.iter().any(|of| of.keys.as_ref().is_some_and(|keys| keys.contains(key)));
+        assert!(names(b"other"), "{found:?}");
+        // For a repair, which takes what an entry points at.
+        store.flush();
+        world = if round == 0 { store.world.copy() } else { store.closed() };
+        let mut saved = None;
+        let media = rig().memory_media(&world);
+        salvage(media, &mut |of| {
+            if of.key == b"other" {
+                saved = Some((of.value, of.sure));
+            }
+            Ok(())
+        })
+        .expect("no faults");
+        assert_eq!(saved, Some((b"another".to_vec(), true)), "round {round}");
+    }
+}
+
+/// A leaf is as it was before a key was removed, whose entry has gone to another since.
+#[test]
+fn an_entry_that_two_keys_name_is_that_of_the_key_in_its_record() {
+    let store = new_store();
+    let key = |number: u32| format!("{number:02}{}", "x".repeat(200));
+    for number in 0..40 {
+        store.put(&key(number), b"the value");
+    }
+    // So that no leaf that was replaced is taken for one.
+    let store = Store::open(rig(), store.closed()).expect("it opens");
+    let has_first =
+        |(_, page): &(u64, u64)| find(&store.world, "pool", *page, key(0).as_bytes()) < page + PAGE;
+    let (_, leaf) = pages(&store.world, PAGE_OF_LEAF).into_iter().find(has_first).expect("the first key's");
+    let earlier = store.world.peek("pool", leaf, PAGE as usize);
+    store.engine.delete(key(0).as_bytes(), Durability::Durable).expect("room");
+    let store = store.reopened();
+    store.put(&key(99), b"another");
+    let mut world = store.world.copy();
+    world.overwrite("pool", leaf, &earlier);
+    for round in 0..2 {
+        let store = Store::open(rig(), world).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        for (number, value) in [(1, "the value"), (39, "the value"), (99, "another")] {
+            store.has(&key(number), value.as_bytes()).unwrap_or_else(|what| panic!("round {round}: {what}"));
+        }
+        // It was deleted: the leaf that says so is not there, so that either answer is right from the second time on.
+        if round == 0 {
+            store.is_damaged(&key(0)).unwrap_or_else(|what| panic!("{what}"));
+        }
+        world = store.world.copy();
+    }
 }
 
 /// The page table takes a leaf for a page of the HSIT.
@@ -417,9 +490,12 @@ pub fn header_that_is_salvaged() -> Outcome {
     let world = rig.bare_world();
     world.overwrite("pool", 0, &vec![0; 3 << 20]);
     let engine = rig.open_or_create(&world).expect("a store is created");
-    engine.put(b"key", b"the value", Durability::Durable).expect("room");
-    engine.put(b"other", b"another", Durability::Durable).expect("room");
+    for (key, value) in [("first", "damaged"), ("key", "the value"), ("other", "another")] {
+        engine.put(key.as_bytes(), value.as_bytes(), Durability::Durable).expect("room");
+    }
+    world.flip_bit("pool", find(&world, "pool", 0, b"firstdamaged"), 1);
+    // As much as is looked at together, and not from where that starts.
     let record = find(&world, "pool", 0, b"keythe value") - HEADER;
-    world.overwrite("pool", record + 27, &[0x7f]);
+    world.overwrite("pool", record + 24, &((1 << 20) - HEADER as u32 - 3).to_le_bytes());
     is_only(&salvaged(&world.copy(), &sizes)?, b"other", b"another")
 }

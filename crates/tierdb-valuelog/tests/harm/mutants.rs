@@ -15,11 +15,12 @@ use tierdb_engine::conformance::harm::harms::{Harm, Places};
 const ROUND: usize = 1500;
 const ROUNDS: usize = 20;
 /// How many comparisons of each file are noticed when left out. What the others keep off, damage at random hardly
-/// ever brings about: `sums` has damage made for each of them. Those of the index have a suite of their own, too.
+/// ever brings about: `sums` has damage made for each of them. Those of the index have a suite of their own, too; where one of them alone
+/// is left out, an open finds that a value has no key.
 const NOTICED: [(&str, usize); 5] = [
     ("src/read.rs", 3),
     ("src/hsit.rs", 1),
-    ("src/index/leaf.rs", 4),
+    ("src/index/leaf.rs", 2),
     ("src/layout.rs", 1),
     ("src/long.rs", 1),
 ];

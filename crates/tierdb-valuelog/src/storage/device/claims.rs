@@ -41,8 +41,8 @@ impl<D: Dir> Device<D> {
     /// Whether the file ends before chunk `number`, into which a word points: then it is not to be used when the file grows.
     fn keep_if_cut_off(&self, number: u32) -> bool {
         let is_cut_off = number >= self.chunks_in_file();
-        if is_cut_off && self.is_possible(number) {
-            self.with_chunk(number, |chunk| chunk.state = State::Quarantined);
+        if is_cut_off {
+            self.cut_off.lock().insert(number);
         }
         is_cut_off
     }
@@ -116,5 +116,35 @@ impl<D: Dir> Device<D> {
             });
         }
         self.find_free();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::core::tests::store_of;
+    use crate::storage::State;
+    use crate::word::{Place, Word};
+    use tierdb_sim::World;
+
+    /// What lies behind the end of the file costs nothing to keep, and stays as it is when the file gets there.
+    #[test]
+    fn a_word_that_points_far_behind_the_file_has_no_books_kept() {
+        const CHUNK: u64 = 16 << 10;
+        let core = store_of(&World::new(), 4096 * CHUNK);
+        let device = &core.storage.devices()[0];
+        let far = device.chunks_in_file() + 3000;
+        let before = device.chunks.memory_bytes();
+        let word = Word::new(Place::Flash(0, u64::from(far) * CHUNK), 1, 500, false);
+        device.note_class(u64::from(far) * CHUNK, word);
+        assert!(!device.claim(u64::from(far) * CHUNK, word) && !device.claim_part(far + 1));
+        core.storage.release(word, &crossbeam_epoch::pin());
+        assert_eq!(device.chunks.memory_bytes(), before);
+        let mut given = Vec::new();
+        while let Ok(number) = device.allocate(&*core.pool, State::Part, CHUNK, true) {
+            given.push(number);
+        }
+        assert!(given.contains(&(far - 1)) && given.contains(&(far + 2)), "{} chunks", given.len());
+        assert!(!given.contains(&far) && !given.contains(&(far + 1)));
+        assert_eq!(device.usage().quarantined, 2 * CHUNK);
     }
 }

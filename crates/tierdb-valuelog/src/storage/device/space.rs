@@ -197,15 +197,15 @@ impl<D: Dir> Device<D> {
         // After a failed sync, one that succeeds would say nothing of the length.
         self.file.sync(Cause::Reclaim).map_err(|error| self.latch.set(error))?;
         self.in_file.store(new as u32, Ordering::Release);
-        // What a word points into that was cut off stays as it is.
-        let unused = |number: &u32| self.with_chunk(*number, |chunk| chunk.state == State::Free);
-        space.free.extend((old as u32..new as u32).rev().filter(unused));
+        let cut_off = self.cut_off.lock();
+        for number in (old as u32..new as u32).rev() {
+            if cut_off.contains(&number) {
+                self.with_chunk(number, |chunk| chunk.state = State::Quarantined);
+            } else {
+                space.free.push(number);
+            }
+        }
         Ok(())
-    }
-
-    /// Whether a word may point into chunk `number`: it is in the file, or was before the file was cut.
-    pub(super) fn is_possible(&self, number: u32) -> bool {
-        u64::from(number) < self.capacity_chunks().max(u64::from(self.chunks_in_file()))
     }
 
     /// Asks the file system again if it has refused to grow the file.
