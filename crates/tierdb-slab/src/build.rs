@@ -53,7 +53,7 @@ pub struct TableBuilder<'b, D: Dir> {
     full: u64,
     limits: Limits,
     cause: Cause,
-    number: &'b dyn Fn() -> u64,
+    number: &'b dyn Fn() -> Result<u64>,
     open: Option<OpenTable<'b, D>>,
     done: Vec<NewTable<D>>,
     written: Written,
@@ -90,7 +90,7 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
         (level, mut borders): (Level, Vec<Box<[u8]>>),
         bytes: u64,
         (limits, cause): (Limits, Cause),
-        number: &'b dyn Fn() -> u64,
+        number: &'b dyn Fn() -> Result<u64>,
     ) -> Self {
         borders.sort_unstable_by(|one, other| other.cmp(one));
         let tables = bytes.div_ceil(flash.table_bytes.saturating_sub(EMPTY_LEN).max(1)).max(1);
@@ -157,7 +157,8 @@ impl<'b, D: Dir> TableBuilder<'b, D> {
         let taken = if dir.is_fast() { least_fast } else { 0 };
         let options =
             WriterOptions { allocate: self.flash.table_bytes.min(1 << 20), ..WriterOptions::default() };
-        let created = dir.tables.create((self.number)(), self.cause, &options);
+        let number = (self.number)().inspect_err(|_| dir.give(taken))?;
+        let created = dir.tables.create(number, self.cause, &options);
         let writer = self.flash.created(created, dir).inspect_err(|_| dir.give(taken))?;
         self.open = Some(OpenTable { writer, dir, taken });
         Ok(())
@@ -245,7 +246,7 @@ mod tests {
     /// Of tables of the first level that add to flash.
     fn builder(flash: &Arc<Flash<SimDir>>) -> TableBuilder<'_, SimDir> {
         let how = (Limits::both(Limit::Growth), Cause::Migration);
-        TableBuilder::new(flash, flash.dirs(), (FIRST, Vec::new()), 0, how, &|| 1)
+        TableBuilder::new(flash, flash.dirs(), (FIRST, Vec::new()), 0, how, &|| Ok(1))
     }
 
     #[test]
@@ -280,7 +281,7 @@ mod tests {
         let flash = Arc::new(Flash::new(vec![flash], vec![fast], 7, &options, FailureLatch::new()));
         let how = (Limits::both(Limit::Growth), Cause::Migration);
         let next = Cell::new(0);
-        let number = || next.replace(next.get() + 1);
+        let number = || Ok(next.replace(next.get() + 1));
         let mut builder =
             TableBuilder::new(&flash, flash.dirs_for(FIRST), (FIRST, Vec::new()), 0, how, &number);
         let long = vec![7; options.table_bytes as usize];

@@ -18,7 +18,7 @@ use crate::work::Work;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use tierdb_base::{Seqno, checksum};
+use tierdb_base::{Result, Seqno, checksum};
 use tierdb_device::{Dir, Meter};
 use tierdb_engine::{Gate, Latencies};
 use tierdb_pmem::{PersistenceDomain, Pool, seal};
@@ -83,6 +83,8 @@ pub struct Core<P: Pool, D: Dir> {
     pub latencies: Latencies,
     pub work: Work,
     pub seqno_limit: AtomicU64,
+    /// What it is at least on media.
+    pub durable_limit: AtomicU64,
     /// Stretches that cursors took.
     pub stretches: AtomicU32,
     pub raising: Mutex<()>,
@@ -144,6 +146,20 @@ impl<P: Pool, D: Dir> Core<P, D> {
             pool.fence();
             self.seqno_limit.store(raised, Ordering::Release);
         }
+    }
+
+    /// A number for a table, below a limit that is durable: so a table beyond the limit is known to be of a later moment.
+    ///
+    /// # Errors
+    /// Where the limit cannot be made durable.
+    pub fn table_number(&self) -> Result<u64> {
+        let number = self.clock.begin().seqno();
+        if number >= self.durable_limit.load(Ordering::Acquire) {
+            let limit = self.seqno_limit.load(Ordering::Acquire);
+            self.heap.pool.wait(self.heap.pool.lsn())?;
+            self.durable_limit.fetch_max(limit, Ordering::AcqRel);
+        }
+        Ok(number)
     }
 
     /// Gives indexes and filters of tables half of what the fixed parts of the memory budget leave at the most, and the object

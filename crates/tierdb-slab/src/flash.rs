@@ -23,7 +23,7 @@ use tierdb_device::{Cause, Dir, Meter};
 use tierdb_engine::TierDir;
 use tierdb_pmem::{Pool, Stage, seal, unseal};
 use tierdb_sync::Counter;
-use tierdb_table::{Footer, TableDir};
+use tierdb_table::{Footer, TableDir, file_name};
 
 /// Kept free for migrations that free space: this, or a quarter of a directory.
 const RESERVE: u64 = 160 << 20;
@@ -338,9 +338,13 @@ impl<D: Dir> Flash<D> {
 
     /// That a live table's file is gone.
     pub fn missing(&self, file: TableFile) -> Error {
-        let file = self.dir(file.dir).map_or_else(|| "flash".into(), |dir| dir.name.clone());
-        let place = Location { file, offset: 0 };
-        Error::corrupt(TierRole::Flash, "the file of a table is not there", place)
+        Error::corrupt(TierRole::Flash, "the file of a table is not there", self.place(file))
+    }
+
+    /// Where a table is.
+    pub fn place(&self, file: TableFile) -> Location {
+        let dir = self.dir(file.dir).map_or("flash", |dir| &dir.name);
+        Location::new(format!("{dir}/{}", file_name(file.number)), 0)
     }
 
     /// Removes those of `files` that `live` does not know.

@@ -261,7 +261,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if !self.has_room_for(plan, adds, added) {
             return Err(self.flash.full());
         }
-        let number = || self.clock.begin().seqno();
+        let number = || self.table_number();
         // Where all tables are merged again and again, small ones would be left of many.
         let old_bytes =
             |table: &Arc<LiveTable<D>>| table.footer().data_bytes + ENTRY_BYTES * table.footer().entries;

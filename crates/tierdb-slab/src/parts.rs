@@ -107,6 +107,11 @@ impl Places {
         &self.slots
     }
 
+    /// Bytes that are in them.
+    pub fn bytes(&self) -> usize {
+        self.len as usize
+    }
+
     /// Whether the fast tier has no parts of the table.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()

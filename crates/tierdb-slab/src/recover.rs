@@ -102,6 +102,7 @@ fn core_of<P: Pool, D: Dir>(
         work: Work::new(&options),
         levels,
         seqno_limit: AtomicU64::new(last),
+        durable_limit: AtomicU64::new(last),
         stretches: AtomicU32::new(0),
         raising: Mutex::new(()),
         ordered: Core::<P, D>::is_ordered(&heap.pool),
@@ -178,7 +179,11 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
     let (slabs, unknown_slabs) = Slabs::open(pool.clone(), media.seed, &layout);
     let heap = Heap::new(pool.clone(), media.seed, slabs);
     heap.replay_groups()?;
-    let class_words = find_classes(&heap, &unknown_slabs)?;
+    let classes = find_classes(&heap, &unknown_slabs)?;
+    if let Some(slab) = classes.without.first() {
+        let place = pool.place(heap.slabs.base_of(*slab));
+        return Err(Error::corrupt(TierRole::Fast, "the class of a slab is damaged", place));
+    }
     let scan = scan(&heap, options.recovery_threads)?;
     let knows_tables = unknown_slabs.is_empty() && scan.knows_tables();
     for mended in &scan.mended {
@@ -195,6 +200,10 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
     let mut sorted = Sorted::of(scan.records, &heap, last)?;
     let mut tables = Vec::new();
     let files = flash.files()?;
+    if let Some(file) = files.iter().find(|file| file.number > last) {
+        // What is written now would not be newer than that, and the table may be one of a later state of the fast tier.
+        return Err(Error::corrupt(TierRole::Fast, LIMIT_IS_OLD, flash.place(*file)));
+    }
     for (record, slots, places) in std::mem::take(&mut sorted.tables) {
         if !files.contains(&record.file) && flash.dir(record.file.dir).is_some() {
             return Err(flash.missing(record.file));
@@ -216,7 +225,7 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
         sorted.doubt(doubtful, &heap, &tables, last);
     }
     let mut stage = Stage::new(&*pool);
-    class_words.into_iter().for_each(|(at, word)| stage.word(at, word));
+    classes.words.into_iter().for_each(|(at, word)| stage.word(at, word));
     sorted.unneeded.iter().for_each(|at| heap.stage_free(&mut stage, *at));
     sorted.claim(&heap)?;
     for at in scan.unknown {
@@ -238,10 +247,6 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
         let _ = heap.slabs.claim(slot.at);
     }
     heap.slabs.settle();
-    if knows_tables {
-        let live: HashSet<TableFile> = tables.iter().map(|table| table.file()).collect();
-        flash.remove_orphans(&files, |table| live.contains(table))?;
-    }
     tables.sort_by(|one, other| (one.level(), one.smallest()).cmp(&(other.level(), other.smallest())));
     let overlap = |pair: &&[Arc<LiveTable<D>>]| {
         pair[0].level() == pair[1].level() && pair[0].largest() >= pair[1].smallest()
@@ -250,11 +255,20 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
         let place = pool.place(pair[1].record_at());
         return Err(Error::corrupt(TierRole::Fast, "two tables claim the same keys", place));
     }
-    let newest: Vec<_> = sorted
-        .newest
-        .into_iter()
-        .filter(|(key, entry)| lost.hides(key, Some(entry.seqno)).is_none())
-        .collect();
+    if knows_tables {
+        let live: HashSet<TableFile> = tables.iter().map(|table| table.file()).collect();
+        flash.remove_orphans(&files, |table| live.contains(table))?;
+    }
+    // What a lost record may hide is not read, and stays, lest an older version that flash has pass for the newest.
+    let hidden = |key: &Key, entry: Entry| match lost.hides(key, Some(entry.seqno)) {
+        None => entry,
+        Some(_) => Entry::new(entry.at(), entry.seqno, false, entry.is_long()).doubtful(),
+    };
+    let newest = sorted.newest.into_iter().map(|(key, entry)| {
+        let entry = hidden(&key, entry);
+        (key, entry)
+    });
+    let newest: Vec<_> = newest.collect();
     let doubtful = newest.iter().any(|(_, entry)| entry.is_doubtful());
     let router = divide(newest, tables, sorted.ranges, options.partitions);
     let core = Core { doubtful: doubtful.into(), ..core_of(media, options, heap, flash, router, last, lost) };
@@ -275,10 +289,12 @@ struct Sorted {
     unneeded: Vec<u64>,
 }
 
-/// What is said at `at` was written later than the limit of seqnos says: new writes would come before it.
+/// Something was written later than the limit of seqnos says: new writes would come before it.
+const LIMIT_IS_OLD: &str = "the limit of seqnos is below what was written, as of an earlier moment";
+
+/// That what is said at `at` was.
 fn limit_is_old<P: Pool>(pool: &P, at: u64) -> Error {
-    let what = "the limit of seqnos is below what was written, as of an earlier moment";
-    Error::corrupt(TierRole::Fast, what, pool.place(at))
+    Error::corrupt(TierRole::Fast, LIMIT_IS_OLD, pool.place(at))
 }
 
 impl Sorted {
@@ -403,8 +419,12 @@ mod tests {
     use crate::config::Options;
     use crate::engine::SlabStore;
     use crate::rig::{self, Store};
+    use crate::salvage::salvage;
+    use crate::slabs::Mark;
     use tierdb_base::ErrorKind;
-    use tierdb_engine::Engine;
+    use tierdb_device::Dir;
+    use tierdb_engine::{Durability, Engine};
+    use tierdb_sim::World;
 
     const POOL: u64 = 132 << 10;
 
@@ -432,6 +452,95 @@ mod tests {
             let engine = SlabStore::open(rig::media(&world, 1 << 20), rig::options(POOL)).expect("it opens");
             let refused = engine.get(b"key").expect_err("not what was written before it");
             assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
+        }
+    }
+
+    /// After a crash that left two live versions of a key, nothing can be read of the head of the older one, of which flash has a copy.
+    #[test]
+    fn a_lost_older_version_does_not_bring_back_the_one_on_flash() {
+        let store = Store::new(POOL, rig::options(POOL));
+        store.put(b"key", 10);
+        let older = store.part().read().index.get(b"key").expect("on the fast tier");
+        store.engine.flush().expect("room");
+        store.put(b"key", 20);
+        let newer = store.part().read().index.get(b"key").expect("on the fast tier");
+        let slabs = &store.core().heap.slabs;
+        let beside = newer.at() + slabs.slot_bytes(newer.at()).expect("a slot");
+        let word_at = slabs.word_at(beside).expect("a slot");
+        let live = slabs.live_word(word_at, Mark::new(b"key", older.seqno));
+        let Store { world, engine } = store;
+        drop(engine);
+        world.overwrite("pool", word_at, &live.to_le_bytes());
+        for round in 0..2 {
+            let engine = SlabStore::open(rig::media(&world, 1 << 20), rig::options(POOL)).expect("it opens");
+            let refused = engine.get(b"key").expect_err("what was written before it");
+            assert_eq!(refused.kind(), ErrorKind::Corrupt, "round {round}: {refused}");
+            engine.flush().expect("room");
+            let refused = engine.get(b"key").expect_err("what was written before it");
+            assert_eq!(refused.kind(), ErrorKind::Corrupt, "round {round}: {refused}");
+        }
+        let engine = SlabStore::open(rig::media(&world, 1 << 20), rig::options(POOL)).expect("it opens");
+        engine.put(b"key", b"newest", Durability::Durable).expect("room");
+        assert_eq!(engine.get(b"key").expect("it is newer").as_deref(), Some(&b"newest"[..]));
+    }
+
+    /// A fast tier of an earlier moment beside the flash of now: nothing of that is removed, as it would be after a crash.
+    #[test]
+    fn tables_beyond_the_limit_of_seqnos_are_kept() {
+        let store = Store::new(POOL, rig::options(POOL));
+        store.put(b"early", 10);
+        let earlier = store.world.peek("pool", 0, POOL as usize);
+        let core = store.core();
+        let limit = core.seqno_limit.load(std::sync::atomic::Ordering::Relaxed);
+        while core.clock.last() <= limit {
+            core.reserve_seqnos();
+            drop(core.clock.begin());
+        }
+        store.put(b"key", 10);
+        store.engine.flush().expect("room");
+        let Store { world, engine } = store;
+        drop(engine);
+        let tables = |world: &World| world.dir("flash0").list().expect("no faults").len();
+        let before = tables(&world);
+        world.overwrite("pool", 0, &earlier);
+        let refused = SlabStore::open(rig::media(&world, 1 << 20), rig::options(POOL))
+            .err()
+            .expect("of an earlier moment");
+        assert!(refused.to_string().contains("as of an earlier moment"), "{refused}");
+        assert_eq!((tables(&world), before), (before, 1));
+    }
+
+    /// The class word of a slab that holds nothing but a part of a value.
+    #[test]
+    fn the_class_of_a_slab_is_told_by_parts() {
+        let store = Store::new(POOL, rig::options(POOL));
+        let long: Vec<u8> = (0..30_000u32).map(|number| number as u8).collect();
+        store.engine.put(b"key", &long, Durability::Durable).expect("room");
+        let entry = store.part().read().index.get(b"key").expect("on the fast tier");
+        let heap = &store.core().heap;
+        let slab_of = |at: u64| {
+            (0..heap.slabs.count()).rev().map(|slab| heap.slabs.base_of(slab)).find(|base| *base <= at)
+        };
+        let mut slabs: Vec<u64> =
+            heap.head(entry.at()).expect("whole").parts.into_iter().filter_map(slab_of).collect();
+        slabs.retain(|base| Some(*base) != slab_of(entry.at()));
+        slabs.dedup();
+        assert!(slabs.len() > 3, "{} slabs", slabs.len());
+        let Store { world, engine } = store;
+        drop(engine);
+        slabs.iter().for_each(|base| world.flip_bit("pool", *base, 3));
+        let mut salvaged = Vec::new();
+        let taken = salvage(rig::media(&world.copy(), 1 << 20), &mut |of| {
+            salvaged.push((of.value, of.sure));
+            Ok(())
+        });
+        taken.expect("no faults");
+        assert_eq!(salvaged, [(Some(long.clone()), true)]);
+        for _ in 0..2 {
+            let engine = SlabStore::open(rig::media(&world, 1 << 20), rig::options(POOL)).expect("it opens");
+            assert_eq!(engine.get(b"key").expect("whole").as_deref(), Some(&long[..]));
+            engine.put(b"other", &long, Durability::Durable).expect("room");
+            assert_eq!(engine.get(b"key").expect("whole").as_deref(), Some(&long[..]));
         }
     }
 

@@ -122,12 +122,9 @@ fn fast_tier<P: Pool>(
 ) -> Result<Known> {
     let mut known = Known { removed: Vec::new(), live: Some(HashSet::new()) };
     let mut all = heap.replay_groups().is_ok();
-    for slab in unknown {
-        if find_classes(heap, &[*slab]).is_err() {
-            report.damaged += 1;
-            all = false;
-        }
-    }
+    let without_class = find_classes(heap, unknown).map_or(unknown.len(), |classes| classes.without.len());
+    report.damaged += without_class as u64;
+    all &= without_class == 0;
     let mut versions = Vec::new();
     // Damaged words without a head, and parts of values, which have none.
     let (mut headless, mut parts) = (Vec::new(), HashSet::new());

@@ -6,7 +6,7 @@
 //! | a record's head, but not its key and seqno as its commit word knows them | its key is *doubtful*: it cannot be read |
 //! | a head, and key or seqno | [`crate::lost`]: keys with that hash cannot be read, and nothing can be scanned |
 //! | a commit word | if the slot holds a record, its key is doubtful, unless flash or another slot has a version as new; of a table or a range: the store is refused, unless the table is gone |
-//! | a class word | the class of which records are found there; if there is none, and something may be live, the store is refused |
+//! | a class word | the class of which records are found there, or whose slots the parts that records list have; if there is none, and something may be live, the store is refused |
 //! | a commit word, and no record | the slot may have held anything: the store is refused, unless it is a part of a live record |
 
 use crate::flash::TableRecord;
@@ -17,7 +17,7 @@ use crate::record::{Head, Kind};
 use crate::slabs::{Commit, Mark};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use tierdb_base::{Error, Result, Seqno, TierRole};
+use tierdb_base::{Result, Seqno};
 use tierdb_pmem::Pool;
 
 /// A live record that was found, in its slot.
@@ -194,14 +194,22 @@ pub fn scan<P: Pool>(heap: &Heap<P>, threads: usize) -> Result<Scan> {
     all.into_inner()
 }
 
-/// Gives slabs whose class word is damaged the class of the records that are found there. Returns the class words to
-/// be written again.
+/// What was found of slabs whose class word is damaged.
+#[derive(Default)]
+pub struct Classes {
+    /// The class words to be written again.
+    pub words: Vec<(u64, u64)>,
+    /// Slabs in which something may be live, and whose class is not known.
+    pub without: Vec<u32>,
+}
+
+/// Gives slabs whose class word is damaged the class of the records that are found there, or of the parts that others have there.
 ///
 /// # Errors
-/// `Corrupt` if something may be live in one of them, and its class is not known.
-pub fn find_classes<P: Pool>(heap: &Heap<P>, unknown: &[u32]) -> Result<Vec<(u64, u64)>> {
+/// Where the pool's device cannot be read.
+pub fn find_classes<P: Pool>(heap: &Heap<P>, unknown: &[u32]) -> Result<Classes> {
     let slabs = &heap.slabs;
-    let mut words = Vec::new();
+    let (mut found, mut headless) = (Classes::default(), Vec::new());
     for slab in unknown {
         heap.pool.fetch(slabs.base_of(*slab), slabs.slab_bytes())?;
         let found_in = |class: &usize| {
@@ -217,15 +225,60 @@ pub fn find_classes<P: Pool>(heap: &Heap<P>, unknown: &[u32]) -> Result<Vec<(u64
             |class: &usize| slabs.words_as(*slab, *class).all(|(_, _, commit)| commit == Commit::Free);
         let counts = (0..slabs.class_count()).map(|class| (found_in(&class), class));
         match counts.max().filter(|(count, _)| *count > 0) {
-            Some((_, class)) => words.push(slabs.assume(*slab, class)),
-            None if (0..slabs.class_count()).any(|class| all_free(&class)) => {}
-            None => {
-                let place = heap.pool.place(slabs.base_of(*slab));
-                return Err(Error::corrupt(TierRole::Fast, "the class of a slab is damaged", place));
-            }
+            Some((_, class)) => found.words.push(slabs.assume(*slab, class)),
+            None if (0..slabs.class_count()).any(|class| all_free(&class)) => headless.push(*slab),
+            None => found.without.push(*slab),
         }
     }
-    Ok(words)
+    if !headless.is_empty() {
+        let parts = all_parts(heap)?;
+        let class_of = |slab: u32| Some((slab, class_of_parts(heap, slab, &parts)?));
+        let classes = headless.into_iter().filter_map(class_of);
+        found.words.extend(classes.map(|(slab, class)| slabs.assume(slab, class)));
+    }
+    Ok(found)
+}
+
+/// Where the parts of all live records are, in order, and how long each is.
+fn all_parts<P: Pool>(heap: &Heap<P>) -> Result<Vec<(u64, usize)>> {
+    let piece = heap.slabs.largest() as usize;
+    let mut all = Vec::new();
+    let mut add = |slots: &[u64], len: usize| {
+        let rest = |number: usize| len.saturating_sub(number * piece).min(piece);
+        all.extend(slots.iter().enumerate().map(|(number, at)| (*at, rest(number))));
+    };
+    for slab in 0..heap.slabs.count() {
+        heap.pool.fetch(heap.slabs.base_of(slab), heap.slabs.slab_bytes())?;
+        let live = heap.slabs.words(slab).into_iter().filter(|(_, commit)| matches!(commit, Commit::Live(_)));
+        for (at, head) in live.filter_map(|(at, _)| Some((at, heap.head(at).ok()?))) {
+            add(&head.parts, head.value_len);
+            if head.kind == Kind::Table
+                && let Ok((_, value)) = heap.read(at)
+                && let Some((_, places)) = TableRecord::decode(&value)
+            {
+                add(places.slots(), places.bytes());
+            }
+        }
+        heap.pool.release(heap.slabs.base_of(slab), heap.slabs.slab_bytes());
+    }
+    all.sort_unstable();
+    Ok(all)
+}
+
+/// The smallest class that has a slot for each of `parts` that is in `slab`, if any is. Where others have, too, each of them will do: no
+/// other slot of it is in use.
+fn class_of_parts<P: Pool>(heap: &Heap<P>, slab: u32, parts: &[(u64, usize)]) -> Option<usize> {
+    let slabs = &heap.slabs;
+    let (start, end) = (slabs.base_of(slab), slabs.base_of(slab) + slabs.slab_bytes());
+    let here =
+        &parts[parts.partition_point(|part| part.0 < start)..parts.partition_point(|part| part.0 < end)];
+    let has_slots = |class: &usize| {
+        let slots: Vec<(u64, u64)> = slabs.words_as(slab, *class).map(|(at, bytes, _)| (at, bytes)).collect();
+        here.iter().all(|(at, len)| {
+            slots.binary_search_by_key(at, |(at, _)| *at).is_ok_and(|slot| slots[slot].1 >= *len as u64)
+        })
+    };
+    (0..slabs.class_count()).find(has_slots).filter(|_| !here.is_empty())
 }
 
 #[cfg(test)]

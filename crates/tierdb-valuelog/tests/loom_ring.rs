@@ -200,7 +200,7 @@ fn two_appenders_of_a_ring_are_noticed() {
         let rings = Rings::new(store.pool.clone(), SEED, &store.layout, &[(0, 0)]);
         let append = move |_: &Store| {
             let mut lease = rings.lease();
-            lease.append(&[7; 64]);
+            let _at = lease.append(&[7; 64]);
             lease.drain();
         };
         run(&store, vec![Box::new(append)], |store| store.put(0));

@@ -430,7 +430,12 @@ pub(crate) fn create<D: Dir>(dir: &D, identity: &Identity) -> Result<()> {
 
 /// Replaces what `TIER` in `dir` says, durable on return. A crash leaves the old or the new.
 pub(crate) fn update<D: Dir>(dir: &D, found: &Found, identity: &Identity) -> Result<Identity> {
-    let identity = Identity { generation: found.highest + 1, ..identity.clone() };
+    let exhausted = || {
+        let place = Location::new(format!("{}/{NAME}", dir.name()), 0);
+        Error::corrupt(identity.role, "no generation is above that of a copy", place)
+    };
+    let generation = found.highest.checked_add(1).ok_or_else(exhausted)?;
+    let identity = Identity { generation, ..identity.clone() };
     // Those that agree come last: until the new one has a quorum, they have.
     let agreeing = (0..COPIES).filter(|copy| !found.stale.contains(copy));
     let order = found.stale.iter().copied().chain(agreeing);

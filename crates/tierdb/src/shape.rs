@@ -175,7 +175,8 @@ pub(crate) fn mapped_parts(shape: &Shape, capacities: &[Option<u64>]) -> Option<
     if capacities.len() == 1 {
         return Some(vec![shape.pool_len]);
     }
-    let known: u64 = capacities.iter().flatten().map(|capacity| share(*capacity)).sum();
+    let shares = capacities.iter().flatten().map(|capacity| share(*capacity));
+    let known = shares.fold(0, u64::saturating_add);
     let rest = shape.pool_len.checked_sub(known)?;
     let unknown = capacities.iter().filter(|capacity| capacity.is_none()).count();
     let fits = if unknown == 0 { rest == 0 } else { unknown == 1 && rest > 0 };
@@ -438,7 +439,7 @@ mod tests {
         for known in [[first, second], [None, second], [first, None]] {
             assert_eq!(mapped_parts(&two, &known), parts, "{known:?}");
         }
-        for unfit in [[None, None], [second, second], [first, first]] {
+        for unfit in [[None, None], [second, second], [first, first], [Some(u64::MAX); 2]] {
             assert_eq!(mapped_parts(&two, &unfit), None, "{unfit:?}");
         }
         let full = decide(&mapped(&[64, 33]), &bytes(&[64, 20]), 16 << 20, 0).expect_err("no room");

@@ -173,6 +173,18 @@ fn a_file_of_another_length_is_corruption() {
     assert_eq!(refused(&dir).kind(), ErrorKind::Corrupt);
 }
 
+#[test]
+fn a_copy_of_the_last_generation_makes_changes_impossible_and_no_more() {
+    let dir = created();
+    let last = Identity { generation: u64::MAX, ..identity() };
+    let file = dir.open(NAME, OpenMode::Existing).expect("open");
+    file.write_durable(0, &last.encode(0).expect("encode")).expect("write");
+    let found = read(&dir, TierRole::Flash).expect("read");
+    assert_eq!(found.identity, identity());
+    let refused = update(&dir, &found, &identity()).expect_err("none is above it");
+    assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
+}
+
 /// Goal: a change that is cut short leaves the old or the new, and can be done again.
 /// Method: write the new copies as far as each point, tear the next one, and read.
 #[test]
