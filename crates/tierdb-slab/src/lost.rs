@@ -37,13 +37,14 @@ impl LostSlot {
     }
 }
 
-/// Live slots whose records could not be read when the store was opened.
+/// Live slots whose records could not be read when the store was opened, by the hashes of their keys.
 #[derive(Default)]
 pub struct Lost(Vec<LostSlot>);
 
 impl Lost {
     /// These slots.
-    pub fn new(slots: Vec<LostSlot>) -> Self {
+    pub fn new(mut slots: Vec<LostSlot>) -> Self {
+        slots.sort_by_key(|slot| slot.mark.hash());
         Lost(slots)
     }
 
@@ -60,11 +61,16 @@ impl Lost {
     /// The slot that may hide a version of `key` newer than `version`, if one does: a live slot never has an older one
     /// than flash.
     pub fn hides(&self, key: &[u8], version: Option<Seqno>) -> Option<u64> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let hash = Mark::new(key, 0).hash();
+        let of_hash = &self.0[self.0.partition_point(|slot| slot.mark.hash() < hash)..];
         let newer = |slot: &&LostSlot| {
             let known = |version| version > slot.bound || slot.mark.may_be_from(version);
-            slot.mark.may_be_of(key) && !version.is_some_and(known)
+            !version.is_some_and(known)
         };
-        self.0.iter().find(newer).map(|slot| slot.at)
+        of_hash.iter().take_while(|slot| slot.mark.hash() == hash).find(newer).map(|slot| slot.at)
     }
 
     /// Refuses to say what comes next in the order of keys: it may be one of these.

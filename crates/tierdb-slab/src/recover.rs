@@ -259,10 +259,11 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
         let live: HashSet<TableFile> = tables.iter().map(|table| table.file()).collect();
         flash.remove_orphans(&files, |table| live.contains(table))?;
     }
-    // What a lost record may hide is not read, and stays, lest an older version that flash has pass for the newest.
+    // What a lost record may hide is not read, and stays, lest an older version that flash has pass for the newest. It is none that flash
+    // has, as far as is known: whatever is written from now on is newer.
     let hidden = |key: &Key, entry: Entry| match lost.hides(key, Some(entry.seqno)) {
         None => entry,
-        Some(_) => Entry::new(entry.at(), entry.seqno, false, entry.is_long()).doubtful(),
+        Some(_) => Entry::new(entry.at(), last, false, entry.is_long()).doubtful(),
     };
     let newest = sorted.newest.into_iter().map(|(key, entry)| {
         let entry = hidden(&key, entry);
@@ -484,6 +485,32 @@ mod tests {
         assert_eq!(engine.get(b"key").expect("it is newer").as_deref(), Some(&b"newest"[..]));
     }
 
+    /// Nothing can be read of the head of the newer of two live versions. Flash has a copy of the older one.
+    #[test]
+    fn a_lost_newer_version_does_not_bring_back_the_one_on_flash() {
+        let store = Store::new(POOL, rig::options(POOL));
+        store.put(b"key", 10);
+        let older = store.part().read().index.get(b"key").expect("on the fast tier");
+        let slabs = &store.core().heap.slabs;
+        let word_at = slabs.word_at(older.at()).expect("a slot");
+        let live = store.world.peek("pool", word_at, 8);
+        let beside = older.at() + 4 * slabs.slot_bytes(older.at()).expect("a slot");
+        let lost_at = slabs.word_at(beside).expect("a slot");
+        let lost = slabs.live_word(lost_at, Mark::new(b"key", older.seqno + 1));
+        store.engine.flush().expect("room");
+        let Store { world, engine } = store;
+        drop(engine);
+        world.overwrite("pool", word_at, &live);
+        world.overwrite("pool", lost_at, &lost.to_le_bytes());
+        let engine = SlabStore::open(rig::media(&world, 1 << 20), rig::options(POOL)).expect("it opens");
+        for round in 0..3 {
+            let refused = engine.get(b"key").expect_err("there was a newer one");
+            assert_eq!(refused.kind(), ErrorKind::Corrupt, "round {round}: {refused}");
+            engine.put(&[round], &[1; 400], Durability::Durable).expect("room");
+            engine.compact().expect("room");
+        }
+    }
+
     /// A fast tier of an earlier moment beside the flash of now: nothing of that is removed, as it would be after a crash.
     #[test]
     fn tables_beyond_the_limit_of_seqnos_are_kept() {
@@ -508,6 +535,14 @@ mod tests {
             .expect("of an earlier moment");
         assert!(refused.to_string().contains("as of an earlier moment"), "{refused}");
         assert_eq!((tables(&world), before), (before, 1));
+        let mut salvaged = Vec::new();
+        let taken = salvage(rig::media(&world, 1 << 20), &mut |of| {
+            salvaged.push((of.key, of.sure));
+            Ok(())
+        });
+        taken.expect("no faults");
+        let unsure = |key: &[u8]| (key.to_vec(), false);
+        assert_eq!(salvaged, [unsure(b"early"), unsure(b"early"), unsure(b"key")]);
     }
 
     /// The class word of a slab that holds nothing but a part of a value.

@@ -3,9 +3,10 @@
 
 use crate::batch::decode_range;
 use crate::config::Options;
+use crate::core::STEP_BITS;
 use crate::flash::{Flash, TableFile, TableRecord};
 use crate::heap::Heap;
-use crate::layout::Layout;
+use crate::layout::{Layout, SEQNO_LIMIT};
 use crate::record::Kind;
 use crate::scan::find_classes;
 use crate::slabs::{Commit, Mark, Slabs};
@@ -14,7 +15,7 @@ use std::sync::atomic::AtomicU32;
 use tierdb_base::{Result, Seqno, mutant};
 use tierdb_device::{Cause, Dir};
 use tierdb_engine::{KeyRange, Media};
-use tierdb_pmem::Pool;
+use tierdb_pmem::{Pool, unseal};
 use tierdb_table::Source;
 
 /// A version that was found.
@@ -75,18 +76,21 @@ pub fn salvage<P: Pool, D: Dir>(
     found: &mut dyn FnMut(Salvaged) -> Result<()>,
 ) -> Result<SalvageReport> {
     let mut report = SalvageReport::default();
-    let known = match Layout::open(&*media.pool, media.seed) {
-        Ok(layout) => {
-            let (slabs, unknown) = Slabs::open(media.pool.clone(), media.seed, &layout);
-            let heap = Heap::new(media.pool.clone(), media.seed, slabs);
-            fast_tier(&heap, &unknown, found, &mut report)?
-        }
-        Err(_) => Known::default(),
-    };
     let options = Options::for_pool(0, media.pool.len());
     let flash = Flash::new(media.flash, media.fast_dirs, media.seed, &options, media.latch);
     let mut files: Vec<TableFile> = flash.files()?.into_iter().collect();
     files.sort_unstable_by_key(|file| (file.number, file.dir));
+    let known = match Layout::open(&*media.pool, media.seed) {
+        Ok(layout) => {
+            let (slabs, unknown) = Slabs::open(media.pool.clone(), media.seed, &layout);
+            let heap = Heap::new(media.pool.clone(), media.seed, slabs);
+            let limit = unseal(&*media.pool, media.seed, SEQNO_LIMIT).ok().map(|steps| steps << STEP_BITS);
+            // Where a table is beyond it, the fast tier is that of an earlier moment.
+            let limit = limit.filter(|limit| files.last().is_none_or(|last| last.number <= *limit));
+            fast_tier(&heap, &unknown, limit, found, &mut report)?
+        }
+        Err(_) => Known::default(),
+    };
     files.retain(|file| known.live.as_ref().is_none_or(|live| live.contains(file)));
     for file in files {
         let dir = flash.dir(file.dir);
@@ -113,10 +117,12 @@ pub fn salvage<P: Pool, D: Dir>(
     Ok(report)
 }
 
-/// The live records. Groups that were complete and not installed are installed first, as an open does.
+/// The live records. Groups that were complete and not installed are installed first, as an open does. Above `limit`, if it is known, nothing
+/// was written: else what is found is not sure to be the last that was.
 fn fast_tier<P: Pool>(
     heap: &Heap<P>,
     unknown: &[u32],
+    limit: Option<Seqno>,
     found: &mut dyn FnMut(Salvaged) -> Result<()>,
     report: &mut SalvageReport,
 ) -> Result<Known> {
@@ -181,13 +187,14 @@ fn fast_tier<P: Pool>(
     }
     let lost = headless.iter().filter(|at| !parts.contains(at)).count() as u64;
     report.damaged += lost;
-    if !all || lost > 0 {
+    let is_of_now = limit.is_some_and(|limit| versions.iter().all(|version| version.seqno <= limit));
+    if !all || lost > 0 || !is_of_now {
         // A record that cannot be read may be that of a table.
         known.live = None;
     }
     for version in versions {
         if !known.removes(&version.key, version.seqno) {
-            found(version)?;
+            found(Salvaged { sure: version.sure && is_of_now, ..version })?;
         }
     }
     Ok(known)

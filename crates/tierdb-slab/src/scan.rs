@@ -273,10 +273,11 @@ fn class_of_parts<P: Pool>(heap: &Heap<P>, slab: u32, parts: &[(u64, usize)]) ->
     let here =
         &parts[parts.partition_point(|part| part.0 < start)..parts.partition_point(|part| part.0 < end)];
     let has_slots = |class: &usize| {
-        let slots: Vec<(u64, u64)> = slabs.words_as(slab, *class).map(|(at, bytes, _)| (at, bytes)).collect();
-        here.iter().all(|(at, len)| {
-            slots.binary_search_by_key(at, |(at, _)| *at).is_ok_and(|slot| slots[slot].1 >= *len as u64)
-        })
+        let slots: Vec<(u64, u64, Commit)> = slabs.words_as(slab, *class).collect();
+        slots.iter().all(|(_, _, commit)| *commit == Commit::Free)
+            && here.iter().all(|(at, len)| {
+                slots.binary_search_by_key(at, |(at, ..)| *at).is_ok_and(|slot| slots[slot].1 >= *len as u64)
+            })
     };
     (0..slabs.class_count()).find(has_slots).filter(|_| !here.is_empty())
 }

@@ -98,9 +98,9 @@ impl Mark {
         self.0
     }
 
-    /// Whether it may be that of a record of `key`.
-    pub fn may_be_of(self, key: &[u8]) -> bool {
-        self.0 >> TAG_BITS == Mark::new(key, 0).0 >> TAG_BITS
+    /// What it knows of the key.
+    pub fn hash(self) -> u64 {
+        self.0 >> TAG_BITS
     }
 }
 

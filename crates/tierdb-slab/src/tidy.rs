@@ -52,7 +52,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             return false;
         };
         // A migration may be reading it.
-        if state.migrating.is_some() || entry.seqno != head.seqno {
+        if state.migrating.is_some() || entry.is_stuck() || entry.seqno != head.seqno {
             return false;
         }
         let mut stage = Stage::new(&*heap.pool);

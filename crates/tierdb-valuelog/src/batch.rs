@@ -331,7 +331,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let latched = self.hsit.latch_all(&entries);
         for write in planned.iter() {
             let old = self.hsit.word(write.entry);
-            if old.place() == Place::Free || self.index.get(write.key)? != Some(write.entry) {
+            if old.place() == Place::Free || self.index.get_fenced(write.key)? != Some(write.entry) {
                 return Ok(Installed::KeyMoved);
             }
         }

@@ -27,7 +27,7 @@ use crate::record::{HEADER, Header, Kind, stored_len};
 use crate::redo::decode_redo;
 use crate::ring::{self, Rings};
 use crate::second_level::SecondLevel;
-use crate::storage::{Appender, Storage};
+use crate::storage::{Appender, Record, Storage};
 use crate::versions::Versions;
 use crate::word::{MAX_DEVICES, Place, UNIT, Word};
 use crate::work::Work;
@@ -261,8 +261,6 @@ struct Claimed {
     free: Vec<u64>,
     /// Ring, offset in it and length of live records.
     in_rings: Vec<(u32, u64, u64)>,
-    /// Keys that have a value, and that the index does not have.
-    lost: Vec<Vec<u8>>,
     /// Whether it is not known which chunks some value takes.
     unsure: bool,
 }
@@ -272,7 +270,6 @@ impl Claimed {
     fn and(mut self, mut behind: Self) -> Self {
         self.free.append(&mut behind.free);
         self.in_rings.append(&mut behind.in_rings);
-        self.lost.append(&mut behind.lost);
         self.unsure |= behind.unsure;
         self
     }
@@ -399,7 +396,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 Ok(())
             })?;
         }
-        claimed.lost.iter().for_each(|key| core.index.doubt(key));
         // Entries are taken from the end: the lowest first.
         self.hsit.set_free(claimed.free.into_iter().rev().collect());
         let mut in_rings = vec![Vec::new(); self.layout.rings as usize];
@@ -480,9 +476,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let word = self.hsit.word(entry);
             if !named.has(entry) {
                 // A key leaves the index when its word says *none*: this one was lost to damage, of the index or of the word.
-                let record = self.read_record(word.clean(), entry, Cause::Recovery);
+                let record = self.read_twice(word.clean(), entry);
                 if let Ok(Some((header, bytes))) = &record {
-                    claimed.lost.push(header.key(bytes).to_vec());
+                    self.doubt_leaf_of(header.key(bytes), header.seqno);
                 } else if record.is_ok() && !damaged {
                     if !matches!(word.place(), Place::None | Place::Free) {
                         // No key that gets the entry may be taken for that one.
@@ -499,6 +495,27 @@ impl<P: Pool, D: Dir> Core<P, D> {
             claimed.unsure |= !self.claim_word(entry, word.clean(), &mut claimed.in_rings);
         }
         claimed
+    }
+
+    /// The record where `word` points. Once more, if it cannot be read or does not check: what damage of a read makes of it lasts.
+    fn read_twice(&self, word: Word, entry: u64) -> Result<Option<Record>> {
+        match self.read_record(word, entry, Cause::Recovery) {
+            Ok(None) | Err(_) => self.read_record(word, entry, Cause::Recovery),
+            found => found,
+        }
+    }
+
+    /// No key names an entry whose value is the one that was written for `key` with `seqno`. If the key has a later one, that entry was lost when
+    /// the key went; else the leaf is that of another moment.
+    fn doubt_leaf_of(&self, key: &[u8], seqno: u64) {
+        let later = |entry: u64| {
+            let record = self.read_twice(self.hsit.word(entry).clean(), entry);
+            record.is_ok_and(|of| of.is_some_and(|(of, bytes)| of.key(&bytes) == key && of.seqno > seqno))
+        };
+        let found = self.index.get(key).ok().flatten();
+        if !found.is_some_and(|entry| self.hsit.at(entry).is_some() && later(entry)) {
+            self.index.doubt(key);
+        }
     }
 
     /// Makes what `word` points at live; of a record in a ring, its offset there and its length are noted. Damage is left for the read of the key to report. `false` if it is not

@@ -201,7 +201,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let guard = crossbeam_epoch::pin();
             let latched = self.hsit.latch(entry);
             let old = self.hsit.word(entry);
-            let found = if old.place() == Place::Free { Ok(None) } else { self.index.get(key) };
+            let found = if old.place() == Place::Free { Ok(None) } else { self.index.get_fenced(key) };
             if !matches!(found, Ok(Some(found)) if found == entry) {
                 // The entry went to another key while the record was written.
                 drop(latched);

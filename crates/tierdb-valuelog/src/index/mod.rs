@@ -139,6 +139,21 @@ impl<P: Pool> Index<P> {
         Ok(self.find(key, self.leaves.hash(key), &guard)?.1.map(|found| found.id))
     }
 
+    /// As [`Index::get`], where something will be stored that needs the key: whoever inserted it has fenced.
+    ///
+    /// # Errors
+    /// As [`Index::get`].
+    pub fn get_fenced(&self, key: &[u8]) -> Result<Option<EntryId>> {
+        let guard = epoch::pin();
+        let (page, found) = self.find(key, self.leaves.hash(key), &guard)?;
+        let state = self.leaves.state_word(page);
+        if found.is_some() && state.load(Ordering::Acquire) & LATCHED != 0 {
+            // Not before the latch is let go, perhaps.
+            drop(WordGuard::latch(state));
+        }
+        Ok(found.map(|found| found.id))
+    }
+
     /// Where `key` is, at a moment at which its leaf was in the chain.
     #[inline]
     fn find(&self, key: &[u8], hash: u64, guard: &Guard) -> Result<(PageNo, Option<Found>)> {
@@ -527,14 +542,36 @@ mod tests {
     use std::time::Duration;
     use tierdb_pmem::MappedPool;
 
-    /// Who finds no page waits while another thread may be about to give some up.
-    #[test]
-    fn what_another_thread_is_about_to_give_up_is_waited_for() {
+    fn empty() -> Index<MappedPool> {
         let pool = Arc::new(MappedPool::in_memory(64 * PAGE));
         let mut stage = Stage::new(&*pool);
         let pages = Arc::new(Pages::format(pool.clone(), &mut stage, PAGE, 2, 62, 9));
         let _drained = stage.drain();
-        let index = Index::create(pool, pages, 64).expect("there are pages");
+        Index::create(pool, pages, 64).expect("there are pages")
+    }
+
+    /// Whoever holds the latch of a leaf may have inserted a key there that is not durable yet.
+    #[test]
+    fn a_key_that_something_is_stored_for_is_fenced() {
+        let index = empty();
+        index.get_or_insert(b"key", || Ok(7)).expect("room");
+        let page = index.locate(b"key", &epoch::pin()).expect("whole");
+        let latch = WordGuard::latch(index.leaves.state_word(page));
+        assert_eq!(index.get(b"key").expect("whole"), Some(7));
+        assert_eq!(index.get_fenced(b"other").expect("whole"), None);
+        thread::scope(|scope| {
+            let fenced = scope.spawn(|| index.get_fenced(b"key"));
+            thread::sleep(Duration::from_millis(20));
+            assert!(!fenced.is_finished(), "who inserted it has not fenced");
+            drop(latch);
+            assert_eq!(fenced.join().expect("no panic").expect("whole"), Some(7));
+        });
+    }
+
+    /// Who finds no page waits while another thread may be about to give some up.
+    #[test]
+    fn what_another_thread_is_about_to_give_up_is_waited_for() {
+        let index = empty();
         for key in 0..500u64 {
             index.get_or_insert(&key.to_be_bytes(), || Ok(key)).expect("room");
         }

@@ -182,6 +182,30 @@ fn a_leaf_of_an_earlier_moment_does_not_hide_a_key() {
     }
 }
 
+/// The word of an entry without a key is of the time when it had one, which was written again since, under another entry.
+#[test]
+fn what_an_entry_without_a_key_had_before_does_no_harm() {
+    let store = new_store();
+    let delete =
+        |store: &Store, key: &str| store.engine.delete(key.as_bytes(), Durability::Durable).expect("room");
+    store.put("key", b"the value");
+    let (_, page) = pages(&store.world, PAGE_OF_HSIT)[0];
+    let points_somewhere = |at: &u64| matches!(word(&store.world, *at) >> 61 & 3, 1 | 2);
+    let entry = (page..page + PAGE).step_by(16).find(points_somewhere).expect("the key's");
+    let earlier = word(&store.world, entry);
+    delete(&store, "key");
+    let store = store.reopened();
+    store.put("other", b"another");
+    store.put("key", b"newer");
+    delete(&store, "other");
+    let world = store.world.copy();
+    set_word(&world, entry, earlier);
+    let store = Store::open(rig(), world).expect("it opens");
+    store.has("key", b"newer").unwrap_or_else(|what| panic!("{what}"));
+    assert_eq!(store.engine.get(b"other").expect("nothing is damaged"), None);
+    store.put("more", b"value");
+}
+
 /// A leaf is as it was before a key was removed, whose entry has gone to another since.
 #[test]
 fn an_entry_that_two_keys_name_is_that_of_the_key_in_its_record() {

@@ -63,6 +63,9 @@ impl<D: Dir> Device<D> {
     /// What an image says of the chunks that are in use, by number. `None` if one of them is kept because of
     /// damage: the next open is to look again.
     pub fn image(&self) -> Option<Vec<u64>> {
+        if !self.cut_off.lock().is_empty() {
+            return None;
+        }
         let mut words = vec![0];
         for number in 0..self.chunks_in_file() {
             let Some(chunk) = self.chunks.existing(u64::from(number)) else { continue };
@@ -138,6 +141,7 @@ mod tests {
         device.note_class(u64::from(far) * CHUNK, word);
         assert!(!device.claim(u64::from(far) * CHUNK, word) && !device.claim_part(far + 1));
         core.storage.release(word, &crossbeam_epoch::pin());
+        assert!(device.image().is_none(), "the next open is to find it, too");
         assert_eq!(device.chunks.memory_bytes(), before);
         let mut given = Vec::new();
         while let Ok(number) = device.allocate(&*core.pool, State::Part, CHUNK, true) {
