@@ -11,12 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tierdb::{EngineKind, Error, Result, logged_layout};
 use tierdb_base::FailureLatch;
-use tierdb_device::{Emulation, Meter, ReadBatching, RealDir, RealOptions};
+use tierdb_device::{Emulation, Meter, ReadBatching, RealDir, RealOptions, Striped};
 use tierdb_engine::{Engine, Media, TierDir};
 use tierdb_log::LoggedPool;
+use tierdb_media::{Directory, Options, StoreDir, StoreMedia};
 use tierdb_pmem::{MappedPool, Pool};
-use tierdb_slab::SlabStore;
-use tierdb_valuelog::ValueLog;
 
 const PAGE: u64 = 4096;
 /// What a drain takes on byte-addressable Optane, in nanoseconds.
@@ -39,7 +38,7 @@ pub(crate) fn open(kind: EngineKind, mode: Mode, setup: &Setup) -> Result<Box<dy
     }
     let at = if mode == Mode::Block { &setup.fast_dir } else { &setup.flash_dir };
     let emulated = if mode == Mode::Block { &setup.emulate_fast } else { &setup.emulate_flash };
-    let dir = RealDir::open(at)?;
+    let dir = Striped::new(vec![StoreDir::Plain(RealDir::open(at)?)])?;
     let fresh = !at.join("pool.log").exists();
     let options = logged_layout(kind, setup.memory, (mode == Mode::Block).then_some(setup.fast_bytes));
     let emulation = device(emulated.as_deref())?;
@@ -67,18 +66,24 @@ fn start<P: Pool>(
     fresh: bool,
     latch: FailureLatch,
     fast_meter: Meter,
-) -> Result<Box<dyn Engine>> {
-    let mut flash = Vec::new();
+) -> Result<Box<dyn Engine>>
+where
+    StoreMedia: From<Media<P, Directory>>,
+{
+    let (mut flash, mut medium) = (Vec::new(), String::new());
     for path in setup.knobs.flash_dirs(&setup.flash_dir) {
+        let dir = RealDir::create_with(&path, &read_options(setup))?;
+        if flash.is_empty() {
+            medium = dir.medium();
+        }
         flash.push(TierDir {
-            dir: RealDir::create_with(&path, &read_options(setup))?,
+            dir: StoreDir::Plain(dir),
             capacity: setup.knobs.flash_bytes.map_or_else(|| file_system_bytes(&path), Ok)?,
             meter: if mode == Mode::Ssd { fast_meter.clone() } else { Meter::new() },
             emulation: device(setup.emulate_flash.as_deref())?,
         });
     }
-    let mut words = format!("{} fast tier, {} flash tiers", pool.domain(), flash.len());
-    words.push_str(&flash.first().map_or(String::new(), |tier| format!(", {}", tier.dir.medium())));
+    let mut words = format!("{} fast tier, {} flash tiers, {medium}", pool.domain(), flash.len());
     for (role, name) in [("fast", &setup.emulate_fast), ("flash", &setup.emulate_flash)] {
         words.push_str(
             &name.as_ref().map_or(String::new(), |name| format!(", EMULATED: {role} at the pace of {name}")),
@@ -89,23 +94,17 @@ fn start<P: Pool>(
     if mode == Mode::Block {
         let logged = logged_layout(kind, setup.memory, Some(setup.fast_bytes)).most_bytes();
         fast_dirs.push(TierDir {
-            dir: RealDir::open(&setup.fast_dir)?,
+            dir: StoreDir::Plain(RealDir::open(&setup.fast_dir)?),
             capacity: setup.fast_bytes.saturating_sub(logged),
             meter: Meter::new(),
             emulation: device(setup.emulate_fast.as_deref())?,
         });
     }
     let pool = Arc::new(pool);
-    let media = Media { pool, fast_meter, fast_dirs, flash, seed: SEED, latch, mode: words };
-    Ok(match kind {
-        EngineKind::Slab => {
-            let options = slab_options(setup, pool_len);
-            Box::new(if fresh {
-                SlabStore::create(media, options)?
-            } else {
-                SlabStore::open(media, options)?
-            })
-        }
+    let media =
+        StoreMedia::from(Media { pool, fast_meter, fast_dirs, flash, seed: SEED, latch, mode: words });
+    let options = match kind {
+        EngineKind::Slab => Options::Slab(slab_options(setup, pool_len)),
         _ => {
             let options = tierdb_valuelog::Options::for_pool(setup.memory, pool_len);
             let mut options = match setup.knobs.write_buffer {
@@ -119,9 +118,10 @@ fn start<P: Pool>(
             if let Some(pct) = setup.knobs.garbage_pct {
                 options.gc_garbage_pct = pct;
             }
-            Box::new(if fresh { ValueLog::create(media, options)? } else { ValueLog::open(media, options)? })
+            Options::Valuelog(options)
         }
-    })
+    };
+    if fresh { media.create(options) } else { media.open(options) }
 }
 
 pub(crate) fn slab_options(setup: &Setup, pool_len: u64) -> tierdb_slab::Options {
