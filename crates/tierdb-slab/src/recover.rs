@@ -502,6 +502,13 @@ mod tests {
         drop(engine);
         world.overwrite("pool", word_at, &live);
         world.overwrite("pool", lost_at, &lost.to_le_bytes());
+        let mut salvaged = Vec::new();
+        let taken = salvage(rig::media(&world.copy(), 1 << 20), &mut |of| {
+            salvaged.push((of.key, of.sure));
+            Ok(())
+        });
+        taken.expect("no faults");
+        assert!(salvaged.iter().all(|of| *of == (b"key".to_vec(), false)), "{salvaged:?}");
         let engine = SlabStore::open(rig::media(&world, 1 << 20), rig::options(POOL)).expect("it opens");
         for round in 0..3 {
             let refused = engine.get(b"key").expect_err("there was a newer one");

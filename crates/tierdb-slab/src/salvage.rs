@@ -7,6 +7,7 @@ use crate::core::STEP_BITS;
 use crate::flash::{Flash, TableFile, TableRecord};
 use crate::heap::Heap;
 use crate::layout::{Layout, SEQNO_LIMIT};
+use crate::lost::{Lost, LostSlot};
 use crate::record::Kind;
 use crate::scan::find_classes;
 use crate::slabs::{Commit, Mark, Slabs};
@@ -84,10 +85,10 @@ pub fn salvage<P: Pool, D: Dir>(
         Ok(layout) => {
             let (slabs, unknown) = Slabs::open(media.pool.clone(), media.seed, &layout);
             let heap = Heap::new(media.pool.clone(), media.seed, slabs);
-            let limit = unseal(&*media.pool, media.seed, SEQNO_LIMIT).ok().map(|steps| steps << STEP_BITS);
-            // Where a table is beyond it, the fast tier is that of an earlier moment.
-            let limit = limit.filter(|limit| files.last().is_none_or(|last| last.number <= *limit));
-            fast_tier(&heap, &unknown, limit, found, &mut report)?
+            // One that is damaged says nothing of when the fast tier is of.
+            let limit = unseal(&*media.pool, media.seed, SEQNO_LIMIT).map_or(Seqno::MAX, |n| n << STEP_BITS);
+            let newest = files.last().map_or(0, |last| last.number);
+            fast_tier(&heap, &unknown, (limit, newest), found, &mut report)?
         }
         Err(_) => Known::default(),
     };
@@ -117,12 +118,12 @@ pub fn salvage<P: Pool, D: Dir>(
     Ok(report)
 }
 
-/// The live records. Groups that were complete and not installed are installed first, as an open does. Above `limit`, if it is known, nothing
-/// was written: else what is found is not sure to be the last that was.
+/// The live records. Groups that were complete and not installed are installed first, as an open does. Where a table has a number above the
+/// limit of seqnos, which is that of the newest, or a record has such a seqno, the fast tier is of an earlier moment, and nothing on it is sure.
 fn fast_tier<P: Pool>(
     heap: &Heap<P>,
     unknown: &[u32],
-    limit: Option<Seqno>,
+    (limit, newest): (Seqno, u64),
     found: &mut dyn FnMut(Salvaged) -> Result<()>,
     report: &mut SalvageReport,
 ) -> Result<Known> {
@@ -134,6 +135,8 @@ fn fast_tier<P: Pool>(
     let mut versions = Vec::new();
     // Damaged words without a head, and parts of values, which have none.
     let (mut headless, mut parts) = (Vec::new(), HashSet::new());
+    // Live records that cannot be read: an older version is not sure to be the last one.
+    let mut unread = Vec::new();
     let mends = AtomicU32::new(0);
     for (at, commit) in (0..heap.slabs.count()).flat_map(|slab| heap.slabs.words(slab)) {
         let mut read = heap.read(at);
@@ -159,9 +162,12 @@ fn fast_tier<P: Pool>(
                 headless.push(at);
                 continue;
             }
-            _ => {
+            (commit, _) => {
                 report.damaged += 1;
                 all = false;
+                if let Commit::Live(mark) = commit {
+                    unread.push(LostSlot { at, mark, bound: Seqno::MAX });
+                }
                 continue;
             }
         };
@@ -187,14 +193,16 @@ fn fast_tier<P: Pool>(
     }
     let lost = headless.iter().filter(|at| !parts.contains(at)).count() as u64;
     report.damaged += lost;
-    let is_of_now = limit.is_some_and(|limit| versions.iter().all(|version| version.seqno <= limit));
+    let is_of_now = newest <= limit && versions.iter().all(|version| version.seqno <= limit);
     if !all || lost > 0 || !is_of_now {
         // A record that cannot be read may be that of a table.
         known.live = None;
     }
+    let unread = Lost::new(unread);
     for version in versions {
         if !known.removes(&version.key, version.seqno) {
-            found(Salvaged { sure: version.sure && is_of_now, ..version })?;
+            let is_last = is_of_now && unread.hides(&version.key, Some(version.seqno)).is_none();
+            found(Salvaged { sure: version.sure && is_last, ..version })?;
         }
     }
     Ok(known)

@@ -476,10 +476,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let word = self.hsit.word(entry);
             if !named.has(entry) {
                 // A key leaves the index when its word says *none*: this one was lost to damage, of the index or of the word.
-                let record = self.read_twice(word.clean(), entry);
-                if let Ok(Some((header, bytes))) = &record {
-                    self.doubt_leaf_of(header.key(bytes), header.seqno);
-                } else if record.is_ok() && !damaged {
+                let is_given_up = match self.read_twice(word.clean(), entry) {
+                    Ok(Some((header, bytes))) => self.has_later(header.key(&bytes), header.seqno),
+                    Ok(None) => !damaged,
+                    Err(_) => false,
+                };
+                if is_given_up {
                     if !matches!(word.place(), Place::None | Place::Free) {
                         // No key that gets the entry may be taken for that one.
                         self.hsit.publish(entry, Word::NONE);
@@ -500,22 +502,25 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// The record where `word` points. Once more, if it cannot be read or does not check: what damage of a read makes of it lasts.
     fn read_twice(&self, word: Word, entry: u64) -> Result<Option<Record>> {
         match self.read_record(word, entry, Cause::Recovery) {
-            Ok(None) | Err(_) => self.read_record(word, entry, Cause::Recovery),
+            Ok(None) => self.read_record(word, entry, Cause::Recovery),
+            Err(error) => self.read_record(word, entry, Cause::Recovery)?.map(Some).ok_or(error),
             found => found,
         }
     }
 
-    /// No key names an entry whose value is the one that was written for `key` with `seqno`. If the key has a later one, that entry was lost when
-    /// the key went; else the leaf is that of another moment.
-    fn doubt_leaf_of(&self, key: &[u8], seqno: u64) {
-        let later = |entry: u64| {
+    /// No key names an entry whose value is the one that was written for `key` with `seqno`. Whether the key has a later one: then that entry
+    /// was lost when the key went. Else the leaf is that of another moment, and is doubted.
+    fn has_later(&self, key: &[u8], seqno: u64) -> bool {
+        let is_later = |entry: u64| {
             let record = self.read_twice(self.hsit.word(entry).clean(), entry);
             record.is_ok_and(|of| of.is_some_and(|(of, bytes)| of.key(&bytes) == key && of.seqno > seqno))
         };
         let found = self.index.get(key).ok().flatten();
-        if !found.is_some_and(|entry| self.hsit.at(entry).is_some() && later(entry)) {
+        let has_later = found.is_some_and(|entry| self.hsit.at(entry).is_some() && is_later(entry));
+        if !has_later {
             self.index.doubt(key);
         }
+        has_later
     }
 
     /// Makes what `word` points at live; of a record in a ring, its offset there and its length are noted. Damage is left for the read of the key to report. `false` if it is not

@@ -204,6 +204,11 @@ fn what_an_entry_without_a_key_had_before_does_no_harm() {
     store.has("key", b"newer").unwrap_or_else(|what| panic!("{what}"));
     assert_eq!(store.engine.get(b"other").expect("nothing is damaged"), None);
     store.put("more", b"value");
+    // Nor does it come back when the key goes.
+    delete(&store, "key");
+    let store = Store::open(rig(), store.closed()).expect("it opens");
+    assert_eq!(store.engine.get(b"key").expect("nothing is damaged"), None);
+    store.put("key", b"newest");
 }
 
 /// A leaf is as it was before a key was removed, whose entry has gone to another since.
