@@ -261,13 +261,9 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
     }
     // What a lost record may hide is not read, and stays, lest an older version that flash has pass for the newest. It is none that flash
     // has, as far as is known: whatever is written from now on is newer.
-    let hidden = |key: &Key, entry: Entry| match lost.hides(key, Some(entry.seqno)) {
-        None => entry,
-        Some(_) => Entry::new(entry.at(), last, false, entry.is_long()).doubtful(),
-    };
-    let newest = sorted.newest.into_iter().map(|(key, entry)| {
-        let entry = hidden(&key, entry);
-        (key, entry)
+    let newest = sorted.newest.into_iter().map(|(key, entry)| match lost.hides(&key, Some(entry.seqno)) {
+        None => (key, entry),
+        Some(_) => (key, Entry::new(entry.at(), last, false, entry.is_long()).doubtful()),
     });
     let newest: Vec<_> = newest.collect();
     let doubtful = newest.iter().any(|(_, entry)| entry.is_doubtful());
@@ -420,14 +416,28 @@ mod tests {
     use crate::config::Options;
     use crate::engine::SlabStore;
     use crate::rig::{self, Store};
-    use crate::salvage::salvage;
+    use crate::salvage::{Salvaged, salvage};
     use crate::slabs::Mark;
     use tierdb_base::ErrorKind;
     use tierdb_device::Dir;
     use tierdb_engine::{Durability, Engine};
-    use tierdb_sim::World;
+    use tierdb_sim::{SimDir, SimPool, World};
 
     const POOL: u64 = 132 << 10;
+
+    fn opened(world: &World) -> SlabStore<SimPool, SimDir> {
+        SlabStore::open(rig::media(world, 1 << 20), rig::options(POOL)).expect("it opens")
+    }
+
+    fn salvaged(world: &World) -> Vec<Salvaged> {
+        let mut all = Vec::new();
+        let taken = salvage(rig::media(world, 1 << 20), &mut |of| {
+            all.push(of);
+            Ok(())
+        });
+        taken.expect("no faults");
+        all
+    }
 
     #[test]
     fn the_same_bits_of_another_seqno_do_not_make_a_damaged_record_an_older_one() {
@@ -450,7 +460,7 @@ mod tests {
             [0, 1].iter().for_each(|byte| store.world.flip_bit("pool", newer.at() + byte, 3));
             let Store { world, engine } = store;
             drop(engine);
-            let engine = SlabStore::open(rig::media(&world, 1 << 20), rig::options(POOL)).expect("it opens");
+            let engine = opened(&world);
             let refused = engine.get(b"key").expect_err("not what was written before it");
             assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
         }
@@ -473,14 +483,14 @@ mod tests {
         drop(engine);
         world.overwrite("pool", word_at, &live.to_le_bytes());
         for round in 0..2 {
-            let engine = SlabStore::open(rig::media(&world, 1 << 20), rig::options(POOL)).expect("it opens");
+            let engine = opened(&world);
             let refused = engine.get(b"key").expect_err("what was written before it");
             assert_eq!(refused.kind(), ErrorKind::Corrupt, "round {round}: {refused}");
             engine.flush().expect("room");
             let refused = engine.get(b"key").expect_err("what was written before it");
             assert_eq!(refused.kind(), ErrorKind::Corrupt, "round {round}: {refused}");
         }
-        let engine = SlabStore::open(rig::media(&world, 1 << 20), rig::options(POOL)).expect("it opens");
+        let engine = opened(&world);
         engine.put(b"key", b"newest", Durability::Durable).expect("room");
         assert_eq!(engine.get(b"key").expect("it is newer").as_deref(), Some(&b"newest"[..]));
     }
@@ -502,14 +512,9 @@ mod tests {
         drop(engine);
         world.overwrite("pool", word_at, &live);
         world.overwrite("pool", lost_at, &lost.to_le_bytes());
-        let mut salvaged = Vec::new();
-        let taken = salvage(rig::media(&world.copy(), 1 << 20), &mut |of| {
-            salvaged.push((of.key, of.sure));
-            Ok(())
-        });
-        taken.expect("no faults");
-        assert!(salvaged.iter().all(|of| *of == (b"key".to_vec(), false)), "{salvaged:?}");
-        let engine = SlabStore::open(rig::media(&world, 1 << 20), rig::options(POOL)).expect("it opens");
+        let salvaged = salvaged(&world.copy());
+        assert!(salvaged.iter().all(|of| of.key == b"key" && !of.sure), "{salvaged:?}");
+        let engine = opened(&world);
         for round in 0..3 {
             let refused = engine.get(b"key").expect_err("there was a newer one");
             assert_eq!(refused.kind(), ErrorKind::Corrupt, "round {round}: {refused}");
@@ -542,14 +547,9 @@ mod tests {
             .expect("of an earlier moment");
         assert!(refused.to_string().contains("as of an earlier moment"), "{refused}");
         assert_eq!((tables(&world), before), (before, 1));
-        let mut salvaged = Vec::new();
-        let taken = salvage(rig::media(&world, 1 << 20), &mut |of| {
-            salvaged.push((of.key, of.sure));
-            Ok(())
-        });
-        taken.expect("no faults");
-        let unsure = |key: &[u8]| (key.to_vec(), false);
-        assert_eq!(salvaged, [unsure(b"early"), unsure(b"early"), unsure(b"key")]);
+        let salvaged = salvaged(&world);
+        let found: Vec<_> = salvaged.iter().map(|of| (&of.key[..], of.sure)).collect();
+        assert_eq!(found, [(&b"early"[..], false), (b"early", false), (b"key", false)]);
     }
 
     /// The class word of a slab that holds nothing but a part of a value.
@@ -571,15 +571,10 @@ mod tests {
         let Store { world, engine } = store;
         drop(engine);
         slabs.iter().for_each(|base| world.flip_bit("pool", *base, 3));
-        let mut salvaged = Vec::new();
-        let taken = salvage(rig::media(&world.copy(), 1 << 20), &mut |of| {
-            salvaged.push((of.value, of.sure));
-            Ok(())
-        });
-        taken.expect("no faults");
+        let salvaged: Vec<_> = salvaged(&world.copy()).into_iter().map(|of| (of.value, of.sure)).collect();
         assert_eq!(salvaged, [(Some(long.clone()), true)]);
         for _ in 0..2 {
-            let engine = SlabStore::open(rig::media(&world, 1 << 20), rig::options(POOL)).expect("it opens");
+            let engine = opened(&world);
             assert_eq!(engine.get(b"key").expect("whole").as_deref(), Some(&long[..]));
             engine.put(b"other", &long, Durability::Durable).expect("room");
             assert_eq!(engine.get(b"key").expect("whole").as_deref(), Some(&long[..]));

@@ -387,15 +387,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         for device in core.storage.devices() {
             device.finish_claims(claimed.unsure);
         }
-        let keys = Mutex::new(Vec::new());
-        if !absent.is_empty() {
-            core.index.visit(threads, &|key, entry| {
-                if absent.contains(&entry) {
-                    keys.lock().push((key.to_vec(), entry));
-                }
-                Ok(())
-            })?;
-        }
+        let absent = core.keys_of(&absent)?;
         // Entries are taken from the end: the lowest first.
         self.hsit.set_free(claimed.free.into_iter().rev().collect());
         let mut in_rings = vec![Vec::new(); self.layout.rings as usize];
@@ -405,6 +397,20 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let ends: Vec<_> =
             in_rings.into_iter().map(|spans| ring::ends(spans, self.layout.ring_bytes)).collect();
         self.rings = Rings::new(self.pool.clone(), self.seed, &self.layout, &ends);
+        Ok(absent)
+    }
+
+    /// The keys that name one of `entries`, with it.
+    fn keys_of(&self, entries: &HashSet<u64>) -> Result<Vec<(Vec<u8>, u64)>> {
+        let keys = Mutex::new(Vec::new());
+        if !entries.is_empty() {
+            self.index.visit(self.options.recovery_threads, &|key, entry| {
+                if entries.contains(&entry) {
+                    keys.lock().push((key.to_vec(), entry));
+                }
+                Ok(())
+            })?;
+        }
         Ok(keys.into_inner())
     }
 
@@ -415,20 +421,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Several keys name each of `entries`. It is that of the key in its record; the others, which were removed before it was given to
     /// that one, or whose entry was another, are in a leaf of another moment, and leave it.
     fn part_keys(&self, entries: &HashSet<u64>, named: &Named) -> Result<()> {
-        if entries.is_empty() {
-            return Ok(());
-        }
-        let keys = Mutex::new(Vec::new());
-        self.index.visit(self.options.recovery_threads, &|key, entry| {
-            if entries.contains(&entry) {
-                keys.lock().push((key.to_vec(), entry));
-            }
-            Ok(())
-        })?;
+        let keys = self.keys_of(entries)?;
         entries.iter().for_each(|entry| named.remove(*entry));
-        for (key, entry) in keys.into_inner() {
-            let record = self.read_record(self.hsit.word(entry).clean(), entry, Cause::Recovery)?;
-            let Some((header, bytes)) = record else {
+        for (key, entry) in keys {
+            let Some((header, bytes)) = self.read_twice(self.hsit.word(entry).clean(), entry)? else {
                 return Err(self.index_error("two keys of the index name the same HSIT entry", &key));
             };
             if header.key(&bytes) == key {
@@ -549,8 +545,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if !word.is_large() {
             return true;
         }
-        let read = || self.read_record(word, entry, Cause::Recovery);
-        let Ok(read) = read().or_else(|_| read()) else { return false };
+        let Ok(read) = self.read_twice(word, entry) else { return false };
         let Some((header, bytes)) = read.filter(|(header, _)| header.kind == Kind::Parts) else {
             return true;
         };

@@ -146,12 +146,18 @@ impl<P: Pool> Index<P> {
     pub fn get_fenced(&self, key: &[u8]) -> Result<Option<EntryId>> {
         let guard = epoch::pin();
         let (page, found) = self.find(key, self.leaves.hash(key), &guard)?;
+        let Some(found) = found else { return Ok(None) };
+        self.wait_for_fence(page);
+        Ok(Some(found.id))
+    }
+
+    /// Returns when whoever inserted what was found in the leaf at `page` has fenced: under a latch that is not certain yet.
+    #[inline]
+    fn wait_for_fence(&self, page: PageNo) {
         let state = self.leaves.state_word(page);
-        if found.is_some() && state.load(Ordering::Acquire) & LATCHED != 0 {
-            // Not before the latch is let go, perhaps.
+        if state.load(Ordering::Acquire) & LATCHED != 0 {
             drop(WordGuard::latch(state));
         }
-        Ok(found.map(|found| found.id))
     }
 
     /// Where `key` is, at a moment at which its leaf was in the chain.
@@ -205,10 +211,8 @@ impl<P: Pool> Index<P> {
     ) -> Result<(EntryId, bool)> {
         let guard = epoch::pin();
         let (mut page, found) = self.find(key, hash, &guard)?;
-        if let Some(found) = found
-            && self.leaves.state_word(page).load(Ordering::Acquire) & LATCHED == 0
-        {
-            // Whoever inserted it has fenced; under a latch that is not certain yet.
+        if let Some(found) = found {
+            self.wait_for_fence(page);
             return Ok((found.id, false));
         }
         loop {

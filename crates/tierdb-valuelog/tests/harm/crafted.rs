@@ -68,6 +68,13 @@ fn pages(world: &World, kind: u8) -> Vec<(u64, u64)> {
     all.filter(|(at, _)| word(world, *at) & 0xff == u64::from(kind)).collect()
 }
 
+/// The first entry of the HSIT that points somewhere.
+fn pointing_entry(world: &World) -> u64 {
+    let (_, page) = pages(world, PAGE_OF_HSIT)[0];
+    let points_somewhere = |at: &u64| matches!(word(world, *at) >> 61 & 3, 1 | 2);
+    (page..page + PAGE).step_by(16).find(points_somewhere).expect("a key's")
+}
+
 /// The pool's header says that chunks are twice as long as they are.
 pub fn header_of_the_pool() -> Outcome {
     let store = new_store();
@@ -95,11 +102,7 @@ pub fn sealed_word() -> Outcome {
 pub fn word_without_a_record() -> Outcome {
     let store = new_store();
     store.put("key", b"value");
-    let (_, page) = pages(&store.world, PAGE_OF_HSIT)[0];
-    let entries = (page..page + PAGE).step_by(16);
-    let points_somewhere = |at: &u64| matches!(word(&store.world, *at) >> 61 & 3, 1 | 2);
-    let entry = entries.into_iter().find(points_somewhere).expect("the key's");
-    set_word(&store.world, entry, 0);
+    set_word(&store.world, pointing_entry(&store.world), 0);
     store.is_damaged("key")
 }
 
@@ -189,9 +192,7 @@ fn what_an_entry_without_a_key_had_before_does_no_harm() {
     let delete =
         |store: &Store, key: &str| store.engine.delete(key.as_bytes(), Durability::Durable).expect("room");
     store.put("key", b"the value");
-    let (_, page) = pages(&store.world, PAGE_OF_HSIT)[0];
-    let points_somewhere = |at: &u64| matches!(word(&store.world, *at) >> 61 & 3, 1 | 2);
-    let entry = (page..page + PAGE).step_by(16).find(points_somewhere).expect("the key's");
+    let entry = pointing_entry(&store.world);
     let earlier = word(&store.world, entry);
     delete(&store, "key");
     let store = store.reopened();
