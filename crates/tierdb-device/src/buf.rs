@@ -67,6 +67,19 @@ impl AlignedBuf {
         }
         Ok(())
     }
+
+    /// As [`AlignedBuf::resize`], but what it held before stays where it is. To make it longer step by step copies each byte twice at most.
+    ///
+    /// # Errors
+    /// As [`AlignedBuf::zeroed`]; it is then as before.
+    pub fn grow(&mut self, len: usize) -> Result<()> {
+        if len > self.capacity {
+            let mut longer = Self::zeroed(len.max(self.capacity.saturating_mul(2)))?;
+            longer[..self.len].copy_from_slice(self);
+            *self = longer;
+        }
+        self.resize(len)
+    }
 }
 
 impl Default for AlignedBuf {
@@ -136,5 +149,21 @@ mod tests {
         assert_eq!((buf.len(), buf.capacity()), (8192, 12_288));
         buf.resize(12_289).expect("longer");
         assert_eq!((buf.len(), buf[0]), (16_384, 0));
+    }
+
+    #[test]
+    fn a_buffer_that_grows_keeps_what_it_holds_and_doubles() {
+        let mut buf = AlignedBuf::default();
+        for (len, capacity) in [(1, 4096), (4097, 8192), (9000, 16_384), (100_000, 102_400), (5, 102_400)] {
+            let before = buf.to_vec();
+            buf.grow(len).expect("small");
+            assert_eq!((buf.len(), buf.capacity()), (len.next_multiple_of(4096), capacity));
+            let kept = before.len().min(buf.len());
+            assert_eq!(buf[..kept], before[..kept]);
+            let number = buf.len() as u8 | 1;
+            buf.fill(number ^ capacity as u8);
+        }
+        assert!(buf.grow(usize::MAX).is_err());
+        assert_eq!(buf.len(), 4096);
     }
 }

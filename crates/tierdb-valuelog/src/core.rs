@@ -8,6 +8,7 @@ use crate::hsit::Hsit;
 use crate::index::Index;
 use crate::layout::{Layout, SEQNO_LIMIT};
 use crate::long::LongValues;
+use crate::moving::Collecting;
 use crate::pages::Pages;
 use crate::ring::Rings;
 use crate::second_level::SecondLevel;
@@ -16,7 +17,6 @@ use crate::versions::Versions;
 use crate::word::{Place, Word};
 use crate::work::Work;
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tierdb_base::{Error, Result, TierRole};
@@ -60,8 +60,7 @@ pub struct Core<P: Pool, D: Dir> {
     /// Deleted keys whose index entry is to go when no snapshot sees a value of them, in the order in which they came here.
     pub deleted: Mutex<DeletedKeys>,
     pub reclaim: Mutex<Appender<D, Moving>>,
-    /// What garbage collection fills, by device.
-    pub collect: Mutex<HashMap<u8, Appender<D, Moving>>>,
+    pub collect: Mutex<Collecting<D>>,
     pub rewrite: Mutex<Appender<D, Moving>>,
     /// Apart, since they are tens of KiB, and the rest moves as a store opens.
     pub counters: Box<Counters>,

@@ -141,7 +141,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// The failure of a write.
     pub fn leave_image(&self) -> Result<()> {
         self.reclaim.lock().seal();
-        self.collect.lock().values_mut().for_each(|appender| appender.seal());
+        self.collect.lock().seal();
         let mut rewrite = self.rewrite.lock();
         rewrite.abandon();
         rewrite.seal();

@@ -19,7 +19,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let appender = |of: &Mutex<Appender<D, Moving>>| {
             of.try_lock().map_or(self.layout.chunk_bytes, |appender| appender.memory_bytes())
         };
-        let collect = self.collect.try_lock().map_or(0, |of| of.values().map(Appender::memory_bytes).sum());
+        let collect = self
+            .collect
+            .try_lock()
+            .map_or(2 * self.layout.chunk_bytes, |collecting| collecting.memory_bytes());
         vec![
             ("pool image", pool),
             ("index search layer", self.index.memory_bytes()),

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use tierdb_base::{Result, Seqno};
-use tierdb_device::{Cause, Dir, read_blocks};
+use tierdb_device::{AlignedBuf, Cause, Dir, read_blocks};
 use tierdb_engine::{Damage, KeyRange, Media, VerifyReport};
 use tierdb_pmem::Pool;
 
@@ -198,16 +198,12 @@ pub fn salvage<P: Pool, D: Dir>(
         // A record that the window cut is found again from where it starts.
         at += if at + len as u64 == buffer.end { len as u64 } else { (step as u64).max(UNIT) };
     }
+    let mut chunk = AlignedBuf::default();
     for device in storage.devices() {
         for number in 0..device.chunks_in_file() {
-            let chunk = match device.read_chunk(number, Cause::Verify) {
-                Ok(chunk) => chunk,
-                Err(_) => {
-                    let (chunk, unreadable) = device.read_blocks(number, Cause::Verify)?;
-                    report.unreadable += unreadable;
-                    chunk
-                }
-            };
+            if device.read_chunk(number, &mut chunk, Cause::Verify).is_err() {
+                report.unreadable += device.read_blocks(number, &mut chunk, Cause::Verify)?;
+            }
             let base = u64::from(number) * chunk_bytes;
             search(&chunk, seed, |offset, header, record| {
                 let place = Place::Flash(device.number(), base + offset);

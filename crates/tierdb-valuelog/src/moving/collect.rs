@@ -6,12 +6,12 @@ use crate::core::{Core, Moving};
 use crate::record::{HEADER, Header};
 use crate::storage::{Appender, Device, Victim};
 use crate::word::{Place, UNIT, Word};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tierdb_base::{Error, Result, TierRole};
-use tierdb_device::{Cause, Dir};
+use tierdb_device::{AlignedBuf, Cause, Dir};
 use tierdb_pmem::Pool;
 
 /// Victims in a row after which a collection that has gained no chunk gives up.
@@ -30,6 +30,32 @@ enum Ended {
     Done,
     /// There is no chunk to move records to until emptied ones are free.
     ForWantOfChunks,
+}
+
+/// What garbage collection works with.
+pub struct Collecting<D: Dir> {
+    /// What it fills, by device.
+    appenders: HashMap<u8, Appender<D, Moving>>,
+    /// The chunk that it empties, as it was read.
+    victim: AlignedBuf,
+}
+
+impl<D: Dir> Default for Collecting<D> {
+    fn default() -> Self {
+        Collecting { appenders: HashMap::new(), victim: AlignedBuf::default() }
+    }
+}
+
+impl<D: Dir> Collecting<D> {
+    /// Ends the chunks that are open.
+    pub fn seal(&mut self) {
+        self.appenders.values_mut().for_each(Appender::seal);
+    }
+
+    /// Bytes of DRAM it holds.
+    pub fn memory_bytes(&self) -> u64 {
+        self.victim.capacity() as u64 + self.appenders.values().map(Appender::memory_bytes).sum::<u64>()
+    }
 }
 
 /// Chunks that a collection goes through.
@@ -184,12 +210,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Moves the live records out of the chunk that has the fewest, but for those that were not emptied before. Says why, if none
     /// was collected.
     fn collect_one(&self, device: &Arc<Device<D>>, victims: &mut Victims) -> Result<Option<Ended>> {
-        let mut appenders = self.collect.lock();
+        let collecting = &mut *self.collect.lock();
         let Some(victim) = victims.next(device) else { return Ok(Some(Ended::Done)) };
         // The chunk that it fills stays open for the next victim's values.
-        let appender =
-            appenders.entry(device.number()).or_insert_with(|| Appender::collecting(device.clone()));
-        let moved = self.empty_chunk(device, victim, appender);
+        let appender = collecting
+            .appenders
+            .entry(device.number())
+            .or_insert_with(|| Appender::collecting(device.clone()));
+        let moved = self.empty_chunk(device, victim, &mut collecting.victim, appender);
         appender.abandon();
         let is_emptied = device.with_chunk(victim, |chunk| {
             chunk.is_stuck = moved.is_ok() && chunk.live > 0;
@@ -213,6 +241,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         &self,
         device: &Arc<Device<D>>,
         victim: u32,
+        chunk: &mut AlignedBuf,
         appender: &mut Appender<D, Moving>,
     ) -> Result<()> {
         let base = u64::from(victim) * self.layout.chunk_bytes;
@@ -228,16 +257,16 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 self.counters.quarantined_chunks.add(1);
             }
         };
-        let Ok(chunk) = device.read_chunk(victim, Cause::Gc) else {
+        if device.read_chunk(victim, chunk, Cause::Gc).is_err() {
             // Its records are where they were, and other chunks can still be collected. It comes back when they are replaced, or when it is
             // needed: a device that fails for a while is not to cost all that was to be collected meanwhile.
             device.leave_out(victim);
             return Ok(());
-        };
+        }
         let place = |at: u64| Place::Flash(device.number(), base + at);
         let mut damaged = false;
         for start in granules {
-            let Some((at, header, word)) = self.find_record(&chunk, start..start + granule, place) else {
+            let Some((at, header, word)) = self.find_record(chunk, start..start + granule, place) else {
                 damaged = true;
                 continue;
             };

@@ -10,6 +10,7 @@ mod collect;
 mod ranges;
 mod reclaim;
 
+pub use collect::Collecting;
 pub use ranges::LONG_RUN;
 pub use reclaim::Reclaim;
 

@@ -33,9 +33,10 @@ pub struct Stored<T> {
 pub struct Appender<D: Dir, T> {
     only: Option<Arc<Device<D>>>,
     open: Option<OpenChunk<D>>,
-    group: Vec<u8>,
-    /// What the last group was written from: kept, since memory that is new to the process costs faults.
-    buf: AlignedBuf,
+    /// Records of the group, end to end, and behind them room for more: kept, since memory that is new to the process costs faults.
+    group: AlignedBuf,
+    /// Bytes of `group` that records take.
+    grouped: usize,
     pending: Vec<(u64, Stored<T>)>,
     cause: Cause,
     reserved: bool,
@@ -48,9 +49,19 @@ pub struct Appender<D: Dir, T> {
 impl<D: Dir, T> Appender<D, T> {
     /// An appender that has no chunk yet, and takes its chunks from idle devices.
     pub fn new(cause: Cause) -> Self {
-        let (group, buf, pending) = (Vec::new(), AlignedBuf::default(), Vec::new());
+        let (group, pending) = (AlignedBuf::default(), Vec::new());
         let (coarsest, needed) = (u64::MAX, u64::MAX);
-        Appender { only: None, open: None, group, buf, pending, cause, reserved: false, coarsest, needed }
+        Appender {
+            only: None,
+            open: None,
+            group,
+            grouped: 0,
+            pending,
+            cause,
+            reserved: false,
+            coarsest,
+            needed,
+        }
     }
 
     /// An appender that stays on one device and may take the chunks kept for garbage collection.
@@ -65,15 +76,14 @@ impl<D: Dir, T> Appender<D, T> {
 
     /// Bytes of DRAM it holds.
     pub fn memory_bytes(&self) -> u64 {
-        (self.group.capacity() + self.buf.len()) as u64
-            + (self.pending.capacity() * size_of::<(u64, Stored<T>)>()) as u64
+        self.group.capacity() as u64 + (self.pending.capacity() * size_of::<(u64, Stored<T>)>()) as u64
     }
 
     /// Adds the stored form of a record, whose word (wherever it points) is `word`. Gives `with` back if it does
     /// not fit beside what is pending: commit that, publish its words, and add it again.
     ///
     /// # Errors
-    /// `NoSpace` if no chunk is to be had, and `with`.
+    /// `NoSpace` if no chunk is to be had, `Io` if there is no memory for the group, and `with`.
     pub fn add<P: Pool>(
         &mut self,
         storage: &Storage<D>,
@@ -87,7 +97,7 @@ impl<D: Dir, T> Appender<D, T> {
         let granule = granule_of(word).min(1 << len.ilog2());
         let granule = granule.min(if self.reserved { self.coarsest } else { u64::MAX });
         let fits = self.open.as_ref().is_some_and(|open| {
-            open.fill + self.group.len() as u64 + len <= storage.chunk_bytes() && open.granule <= granule
+            open.fill + self.grouped as u64 + len <= storage.chunk_bytes() && open.granule <= granule
         });
         if !fits {
             if !self.pending.is_empty() {
@@ -111,12 +121,17 @@ impl<D: Dir, T> Appender<D, T> {
             }
         }
         if let Some(open) = &self.open {
+            let end = self.grouped + record.len();
+            if let Err(error) = self.group.grow(end) {
+                return Err((with, error));
+            }
+            self.group[self.grouped..end].copy_from_slice(record);
             self.needed = self.needed.min(granule);
-            let at = open.fill + self.group.len() as u64;
+            let at = open.fill + self.grouped as u64;
             let place =
                 Place::Flash(open.device.number(), u64::from(open.number) * storage.chunk_bytes() + at);
             self.pending.push((at, Stored { with, word: word.clean().moved_to(place) }));
-            self.group.extend_from_slice(record);
+            self.grouped = end;
         }
         Ok(None)
     }
@@ -130,18 +145,15 @@ impl<D: Dir, T> Appender<D, T> {
         let Some(open) = self.open.as_mut().filter(|_| !self.pending.is_empty()) else {
             return Ok(Vec::new());
         };
-        self.buf.resize(self.group.len())?;
-        let (group, rest) = self.buf.split_at_mut(self.group.len());
-        group.copy_from_slice(&self.group);
-        rest.fill(0);
+        self.group[self.grouped..].fill(0);
         let at = u64::from(open.number) * open.device.chunk_bytes() + open.fill;
-        if let Err(error) = open.device.write_durable(at, &self.buf, self.cause) {
+        if let Err(error) = open.device.write_durable(at, &self.group, self.cause) {
             self.abandon();
             self.end(!self.reserved);
             return Err(error);
         }
-        open.fill += (self.group.len() as u64).next_multiple_of(BLOCK);
-        self.group.clear();
+        open.fill += (self.grouped as u64).next_multiple_of(BLOCK);
+        self.grouped = 0;
         let pending = std::mem::take(&mut self.pending);
         open.device.with_chunk(open.number, |chunk| {
             chunk.filled = open.fill;
@@ -161,7 +173,7 @@ impl<D: Dir, T> Appender<D, T> {
     /// Forgets what is pending.
     pub fn abandon(&mut self) {
         self.pending.clear();
-        self.group.clear();
+        self.grouped = 0;
     }
 
     /// Ends the open chunk, if there is one. Nothing may be pending.

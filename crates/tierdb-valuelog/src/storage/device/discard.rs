@@ -96,8 +96,12 @@ mod tests {
     /// Chunks of the file that are all zeros.
     fn zeros(core: &Core<SimPool, SimDir>) -> Vec<u32> {
         let device = &core.storage.devices()[0];
-        let chunk = |number: &u32| device.read_chunk(*number, Cause::Verify).expect("no faults");
-        (0..device.chunks_in_file()).filter(|number| chunk(number).iter().all(|byte| *byte == 0)).collect()
+        let mut chunk = AlignedBuf::default();
+        let mut is_zeros = |number: &u32| {
+            device.read_chunk(*number, &mut chunk, Cause::Verify).expect("no faults");
+            chunk.iter().all(|byte| *byte == 0)
+        };
+        (0..device.chunks_in_file()).filter(|number| is_zeros(number)).collect()
     }
 
     /// Goal: what nobody needs takes no space, and can be used again. Method: three quarters of the keys go, are put again, and

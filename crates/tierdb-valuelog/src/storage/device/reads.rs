@@ -205,24 +205,23 @@ impl<D: Dir> Device<D> {
         Ok(&buf[(at - start) as usize..])
     }
 
-    /// Reads a whole chunk.
-    pub fn read_chunk(&self, number: u32, cause: Cause) -> Result<AlignedBuf> {
-        let mut buf = AlignedBuf::zeroed(self.chunk_bytes as usize)?;
-        self.file.read(u64::from(number) * self.chunk_bytes, &mut buf, cause)?;
-        Ok(buf)
+    /// Reads a whole chunk into `chunk`, which is then as long as one.
+    pub fn read_chunk(&self, number: u32, chunk: &mut AlignedBuf, cause: Cause) -> Result<()> {
+        chunk.resize(self.chunk_bytes as usize)?;
+        self.file.read(u64::from(number) * self.chunk_bytes, chunk, cause)
     }
 
-    /// As [`Device::read_chunk`], block by block: what cannot be read is zeros. Returns how many blocks that are as well.
+    /// As [`Device::read_chunk`], block by block: what cannot be read is zeros. Returns how many blocks that are.
     ///
     /// # Errors
     /// `Io`, if there is no memory for a chunk.
-    pub fn read_blocks(&self, number: u32, cause: Cause) -> Result<(AlignedBuf, u64)> {
-        let mut chunk = AlignedBuf::zeroed(self.chunk_bytes as usize)?;
+    pub fn read_blocks(&self, number: u32, chunk: &mut AlignedBuf, cause: Cause) -> Result<u64> {
+        chunk.resize(self.chunk_bytes as usize)?;
         let mut read = AlignedBuf::zeroed(BLOCK as usize)?;
-        let unreadable = read_blocks(u64::from(number) * self.chunk_bytes, &mut chunk, |at, block| {
+        let unreadable = read_blocks(u64::from(number) * self.chunk_bytes, chunk, |at, block| {
             self.file.read(at, &mut read, cause).map(|()| block.copy_from_slice(&read))
         });
-        Ok((chunk, unreadable))
+        Ok(unreadable)
     }
 }
 
