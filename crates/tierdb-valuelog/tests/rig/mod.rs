@@ -44,7 +44,7 @@ impl Sizes {
             // Of the few writes of a test, some are to go to flash.
             reclaim_pct: 50,
             garbage: None,
-            log_buffer: 32 << 10,
+            log_buffer: 16 << 10,
             background: Background::Inline,
             seed: SEED,
         }
