@@ -82,6 +82,8 @@ impl<D: Dir, T> Appender<D, T> {
     /// Adds the stored form of a record, whose word (wherever it points) is `word`. Gives `with` back if it does
     /// not fit beside what is pending: commit that, publish its words, and add it again.
     ///
+    /// Nothing is pending where it fails: what was added before is stored, and its words are published.
+    ///
     /// # Errors
     /// `NoSpace` if no chunk is to be had, `Io` if there is no memory for the group, and `with`.
     pub fn add<P: Pool>(
@@ -123,7 +125,7 @@ impl<D: Dir, T> Appender<D, T> {
         if let Some(open) = &self.open {
             let end = self.grouped + record.len();
             if let Err(error) = self.group.grow(end) {
-                return Err((with, error));
+                return if self.pending.is_empty() { Err((with, error)) } else { Ok(Some(with)) };
             }
             self.group[self.grouped..end].copy_from_slice(record);
             self.needed = self.needed.min(granule);
