@@ -51,7 +51,10 @@ impl Space {
         }
         if !pages.is_multiple_of(FAN) && self.chunks.get(pages / FAN).is_some_and(Option::is_some) {
             for number in pages..whole * FAN {
-                *self.slot(number) = None;
+                // Where nothing was written there is nothing to forget, and what images share stays shared.
+                if self.page(number).is_some() {
+                    *self.slot(number) = None;
+                }
             }
         }
     }
