@@ -68,7 +68,8 @@ impl AlignedBuf {
         Ok(())
     }
 
-    /// As [`AlignedBuf::resize`], but what it held before stays where it is. To make it longer step by step copies each byte twice at most.
+    /// As [`AlignedBuf::resize`], but what it held before stays where it is. It doubles at least: to make it longer
+    /// step by step copies fewer than two bytes for each that it comes to hold.
     ///
     /// # Errors
     /// As [`AlignedBuf::zeroed`]; it is then as before.
