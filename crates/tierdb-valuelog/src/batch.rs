@@ -149,7 +149,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 pages.into_iter().for_each(|page| self.pages.give_back(page));
                 installed?
             } else if spilled {
-                self.write_spilled(planned, &absent, durability)?
+                match self.write_spilled(planned, &absent, durability) {
+                    Ok(installed) => installed,
+                    Err(error) => {
+                        self.collect_where_full(&mut None, error)?;
+                        continue;
+                    }
+                }
             } else {
                 let _admitted = self.pool.admit(in_ring + 32 * planned.len() as u64 + 4096)?;
                 self.install(planned, &absent, RedoIn::Ring, durability)?

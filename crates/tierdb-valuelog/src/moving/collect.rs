@@ -131,6 +131,19 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
+    /// After `error` of a write to a chunk that it was given: where the file system turned out to have no room for that, as
+    /// [`Core::try_collect`]. What comes next may be given a chunk that has its space.
+    ///
+    /// # Errors
+    /// `error`, if it is another, or there is nothing to gain.
+    pub fn collect_where_full(&self, given_up: &mut Option<Instant>, error: Error) -> Result<()> {
+        // Who got no chunk has collected already.
+        match self.storage.devices().iter().any(|device| device.is_full()) {
+            true => self.try_collect(1, given_up, error),
+            false => Err(error),
+        }
+    }
+
     /// Reclaims as is asked, and collects where chunks are short: reclamation may have failed for want of what that gains.
     pub fn gain_space(&self, how: Reclaim) -> Result<()> {
         let reclaimed = self.reclaim(how);

@@ -37,8 +37,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut all = Ok(());
         for ring in self.rings.iter() {
             if self.is_due(ring, how) {
-                let done = self.reclaim_ring(ring, how, &mut given_up, &mut appender);
-                appender.abandon();
+                let done = loop {
+                    let done = self.reclaim_ring(ring, how, &mut given_up, &mut appender);
+                    appender.abandon();
+                    let Err(error) = done else { break done };
+                    if let Err(error) = self.collect_where_full(&mut given_up, error) {
+                        break Err(error);
+                    }
+                    given_up = None;
+                };
                 // Another ring may have room to give where this one has none.
                 all = all.and(done);
             }

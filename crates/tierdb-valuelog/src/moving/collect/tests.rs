@@ -6,8 +6,9 @@ use crate::storage::{Appender, State};
 use crate::word::{Place, Word};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
-use tierdb_device::Cause;
-use tierdb_engine::Durability;
+use tierdb_base::ErrorKind;
+use tierdb_device::{AlignedBuf, Cause};
+use tierdb_engine::{Durability, WriteBatch};
 use tierdb_sim::{FaultKind, FaultPlan, Ops, SimDir, SimPool, World};
 
 pub(in crate::moving) fn key_of(number: u32) -> [u8; 4] {
@@ -16,7 +17,11 @@ pub(in crate::moving) fn key_of(number: u32) -> [u8; 4] {
 
 /// Values of 400 bytes, put in an order that is not theirs, with a few chunks left.
 pub(in crate::moving) fn nearly_full() -> (Core<SimPool, SimDir>, u32) {
-    let core = store_of(&World::new(), 40 * (16 << 10));
+    nearly_full_in(&World::new())
+}
+
+fn nearly_full_in(world: &World) -> (Core<SimPool, SimDir>, u32) {
+    let core = store_of(world, 40 * (16 << 10));
     let mut count = 0;
     while core.storage.room() > 3 {
         let key = key_of(count);
@@ -27,7 +32,7 @@ pub(in crate::moving) fn nearly_full() -> (Core<SimPool, SimDir>, u32) {
     (core, count)
 }
 
-/// Goal: that the file system was full once keeps no write from chunks that come back later. Method: reclamation meets it,
+/// Goal: that the file system was full once keeps no write from chunks that come back later. Method: a write meets it,
 /// while a reader holds what was emptied before. Values in parts, and such as are too long for a ring.
 #[test]
 fn a_file_system_that_was_full_is_asked_again() {
@@ -35,15 +40,17 @@ fn a_file_system_that_was_full_is_asked_again() {
         let world = World::new();
         let core = store(&world);
         let put = |key: &[u8]| core.put(key, &vec![1; len], Durability::Durable);
-        core.put(b"short", b"value", Durability::Durable).expect("room");
         let reader = crossbeam_epoch::pin();
         while core.storage.room() > 1 {
             put(b"key").expect("room");
         }
-        world.inject(FaultPlan::nth(1, FaultKind::Enospc).on(Ops::WRITE));
-        core.reclaim(Reclaim::All).expect_err("the file system is full");
-        world.heal();
         let device = &core.storage.devices()[0];
+        let chunk = device.allocate(&*core.pool, State::Part, 16 << 10, false).expect("room");
+        world.inject(FaultPlan::nth(1, FaultKind::Enospc).on(Ops::WRITE));
+        let block = AlignedBuf::zeroed(4096).expect("memory");
+        let refused = device.write_durable(u64::from(chunk) * (16 << 10), &block, Cause::Reclaim);
+        assert_eq!(refused.expect_err("the file system is full").kind(), ErrorKind::NoSpace);
+        world.heal();
         while device.available() > 2 {
             device.allocate(&*core.pool, State::Part, 16 << 10, false).expect("room");
         }
@@ -51,6 +58,42 @@ fn a_file_system_that_was_full_is_asked_again() {
         core.delete(b"key", Durability::Durable).expect("deletes need no room");
         drop(reader);
         put(b"key").expect("all chunks but a few are garbage");
+    }
+}
+
+/// Goal: who is given a free chunk for which the file system has no room, since it gave its space back and others took that, goes on
+/// with what collection gains. Method: half of all is garbage when a write finds no room, of reclamation and of a batch that is too long
+/// for a ring.
+#[test]
+fn what_finds_no_room_in_a_free_chunk_goes_on_after_a_collection() {
+    for is_batch in [false, true] {
+        let world = World::new();
+        let (core, count) = nearly_full_in(&world);
+        for number in (0..count).step_by(2) {
+            core.delete(&key_of(number), Durability::Durable).expect("deletes need no room");
+        }
+        core.put(b"key", b"value", Durability::Durable).expect("room");
+        let mut batch = WriteBatch::new();
+        for number in 0..60u32 {
+            batch.put(key_of(count + number), [2; 400]).expect("a small batch");
+        }
+        let collected = core.counters.collected_chunks.get();
+        world.inject(FaultPlan::nth(1, FaultKind::Enospc).on(Ops::WRITE).in_dir("flash"));
+        if is_batch {
+            core.write(&batch, Durability::Durable).expect("half of all is garbage");
+        } else {
+            core.reclaim(Reclaim::All).expect("half of all is garbage");
+        }
+        assert_eq!(world.heal().hit, 1, "the write was refused");
+        assert!(core.counters.collected_chunks.get() > collected);
+        let ring = core.rings.iter().map(|ring| ring.head() - ring.tail()).sum::<u64>();
+        assert_eq!(ring == 0, !is_batch, "{ring} bytes are in the ring");
+        assert_eq!(core.get(b"key").expect("whole").as_deref(), Some(&b"value"[..]));
+        for number in 0..count + 60 {
+            let found = core.get(&key_of(number)).expect("whole").map(|value| value[0]);
+            let put = if number < count { (number % 2 == 1).then_some(1) } else { is_batch.then_some(2) };
+            assert_eq!(found, put, "{number}");
+        }
     }
 }
 
