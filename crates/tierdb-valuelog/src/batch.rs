@@ -149,13 +149,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 pages.into_iter().for_each(|page| self.pages.give_back(page));
                 installed?
             } else if spilled {
-                match self.write_spilled(planned, &absent, durability) {
-                    Ok(installed) => installed,
-                    Err(error) => {
-                        self.collect_where_full(&mut None, error)?;
-                        continue;
-                    }
-                }
+                self.write_spilled(planned, &absent, durability)?
             } else {
                 let _admitted = self.pool.admit(in_ring + 32 * planned.len() as u64 + 4096)?;
                 self.install(planned, &absent, RedoIn::Ring, durability)?
@@ -299,28 +293,44 @@ impl<P: Pool, D: Dir> Core<P, D> {
     ) -> Result<u64> {
         let seqno = self.clock.begin().seqno();
         let mut record = Vec::new();
-        for write in planned {
-            let Some(body) = &write.body else { continue };
-            record.clear();
-            let len = encode(&mut record, self.seed, body.kind, write.entry, seqno, write.key, &body.bytes);
-            let word = Word::new(Place::Ring(0), seqno, len as u64, body.is_long());
-            let mut entry = write.entry;
-            loop {
-                match appender.add(&self.storage, &*self.pool, &record, word, entry) {
-                    Ok(None) => break,
-                    Ok(Some(back)) => {
-                        words.extend(appender.commit()?.into_iter().map(|s| (s.with, s.word)));
-                        entry = back;
+        // Writes before `at` are in the group or stored; those before `stored` are stored.
+        let (mut at, mut stored) = (0, 0);
+        loop {
+            if let Some(write) = planned.get(at) {
+                let Some(body) = &write.body else {
+                    at += 1;
+                    continue;
+                };
+                record.clear();
+                let len =
+                    encode(&mut record, self.seed, body.kind, write.entry, seqno, write.key, &body.bytes);
+                let word = Word::new(Place::Ring(0), seqno, len as u64, body.is_long());
+                match appender.add(&self.storage, &*self.pool, &record, word, write.entry) {
+                    Ok(None) => {
+                        at += 1;
+                        continue;
                     }
-                    Err((back, error)) => {
+                    Ok(Some(_)) => {}
+                    Err((_, error)) => {
                         self.make_space_after(1, error)?;
-                        entry = back;
+                        continue;
                     }
                 }
             }
+            match appender.commit() {
+                Ok(done) => {
+                    words.extend(done.into_iter().map(|s| (s.with, s.word)));
+                    stored = at;
+                }
+                Err(error) => {
+                    self.make_space_after(1, error)?;
+                    at = stored;
+                }
+            }
+            if stored == planned.len() {
+                return Ok(seqno);
+            }
         }
-        words.extend(appender.commit()?.into_iter().map(|s| (s.with, s.word)));
-        Ok(seqno)
     }
 
     /// Steps 2 to 5. The keys in `absent` are deleted by being found absent when readers of the others already wait.

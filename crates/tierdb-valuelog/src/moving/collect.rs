@@ -26,9 +26,9 @@ const READERS_GONE: Duration = Duration::from_secs(2);
 /// Why a collection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
-    /// Nothing more was wanted, or is to be gained, or the file system is full.
+    /// Nothing more was wanted, or is to be gained.
     Done,
-    /// There is no chunk to move records to until emptied ones are free.
+    /// There is no chunk that has its space to move records to, until emptied ones are free.
     ForWantOfChunks,
 }
 
@@ -84,6 +84,11 @@ impl Victims {
     }
 }
 
+/// Whether flash had no room.
+fn is_full<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(Error::NoSpace { tier: TierRole::Flash, .. }))
+}
+
 impl<P: Pool, D: Dir> Core<P, D> {
     /// After a failure to get `chunks` chunks, of which none is held any more: collects garbage until there are
     /// so many, or fails with the same error if there is too little, or readers hold it until `given_up`, which the first wait
@@ -128,19 +133,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 std::thread::sleep(Duration::from_micros(200));
                 self.work.settle_epochs();
             }
-        }
-    }
-
-    /// After `error` of a write to a chunk that it was given: where the file system turned out to have no room for that, as
-    /// [`Core::try_collect`]. What comes next may be given a chunk that has its space.
-    ///
-    /// # Errors
-    /// `error`, if it is another, or there is nothing to gain.
-    pub fn collect_where_full(&self, given_up: &mut Option<Instant>, error: Error) -> Result<()> {
-        // Who got no chunk has collected already.
-        match self.storage.devices().iter().any(|device| device.is_full()) {
-            true => self.try_collect(1, given_up, error),
-            false => Err(error),
         }
     }
 
@@ -230,8 +222,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
             .appenders
             .entry(device.number())
             .or_insert_with(|| Appender::collecting(device.clone()));
-        let moved = self.empty_chunk(device, victim, &mut collecting.victim, appender);
-        appender.abandon();
+        let moved = loop {
+            let moved = self.empty_chunk(device, victim, &mut collecting.victim, appender);
+            appender.abandon();
+            // One that turned out to take no space is not given to it again before those that have theirs.
+            if !(is_full(&moved) && device.has_whole()) {
+                break moved;
+            }
+        };
         let is_emptied = device.with_chunk(victim, |chunk| {
             chunk.is_stuck = moved.is_ok() && chunk.live > 0;
             chunk.live == 0
@@ -244,8 +242,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 self.counters.collected_chunks.add(1);
                 Ok(None)
             }
-            Err(Error::NoSpace { tier: TierRole::Flash, .. }) if device.is_full() => Ok(Some(Ended::Done)),
-            Err(Error::NoSpace { tier: TierRole::Flash, .. }) => Ok(Some(Ended::ForWantOfChunks)),
+            moved if is_full(&moved) => Ok(Some(Ended::ForWantOfChunks)),
             Err(error) => Err(error),
         }
     }

@@ -5,7 +5,7 @@ use crate::ring::Ring;
 use crate::storage::{Appender, Stored};
 use crate::word::Place;
 use std::time::Instant;
-use tierdb_base::Result;
+use tierdb_base::{Error, Result};
 use tierdb_device::Dir;
 use tierdb_pmem::Pool;
 
@@ -38,10 +38,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         for ring in self.rings.iter() {
             if self.is_due(ring, how) {
                 let done = loop {
-                    let done = self.reclaim_ring(ring, how, &mut given_up, &mut appender);
+                    let stopped = self.reclaim_ring(ring, how, &mut given_up, &mut appender);
                     appender.abandon();
-                    let Err(error) = done else { break done };
-                    if let Err(error) = self.collect_where_full(&mut given_up, error) {
+                    let Some(error) = stopped.transpose() else { break Ok(()) };
+                    if let Err(error) = error.and_then(|full| self.try_collect(1, &mut given_up, full)) {
                         break Err(error);
                     }
                     given_up = None;
@@ -64,14 +64,15 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    /// Where flash has no chunk, readers that hold some are waited for until `given_up`.
+    /// Where flash has no chunk, readers that hold some are waited for until `given_up`. Returns what the write of a group has failed
+    /// with, if one has, as where the file system has no room for the chunk that it was given: what is not stored is still in the ring.
     fn reclaim_ring(
         &self,
         ring: &Ring,
         how: Reclaim,
         given_up: &mut Option<Instant>,
         appender: &mut Appender<D, Moving>,
-    ) -> Result<()> {
+    ) -> Result<Option<Error>> {
         let head = ring.head();
         // Whoever appended a record before `head` has published its word after this.
         self.clock.settled();
@@ -83,7 +84,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         };
         let target = head.saturating_sub(kept).max(ring.tail());
         let mut end = ring.tail();
-        let mut bytes = Vec::new();
+        let (mut bytes, mut unwritten) = (Vec::new(), None);
         let walked = self.rings.walk(ring, ring.tail(), target, head, |found| {
             let place = Place::Ring(found.offset);
             let Some(word) = self.live_word(&found.header, place) else {
@@ -105,7 +106,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 match appender.add(&self.storage, &*self.pool, &bytes, word, moving) {
                     Ok(None) => break,
                     Ok(Some(back)) => {
-                        self.commit_reclaimed(appender)?;
+                        let committed = self.commit_reclaimed(appender);
+                        committed.inspect_err(|error| unwritten = Some(error.clone()))?;
                         self.release_ring(ring, end);
                         moving = back;
                     }
@@ -121,13 +123,19 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
             end = found.end;
             Ok(())
-        })?;
+        });
+        if unwritten.is_some() {
+            return Ok(unwritten);
+        }
+        let walked = walked?;
         // In the background a group that is not full waits for more, unless the ring is short of room.
         if self.is_due(ring, how) {
-            self.commit_reclaimed(appender)?;
+            if let Err(error) = self.commit_reclaimed(appender) {
+                return Ok(Some(error));
+            }
             self.release_ring(ring, walked);
         }
-        Ok(())
+        Ok(None)
     }
 
     fn release_ring(&self, ring: &Ring, to: u64) {

@@ -57,7 +57,8 @@ pub struct Device<D: Dir> {
     /// Whether collection has left out any chunk that it could not read.
     left_out: AtomicBool,
     latch: FailureLatch,
-    /// Whether the file system had no room for the last write, although the file's length says it has.
+    /// Whether the file system had no room for what was last written to a chunk that takes no space, although the file's length
+    /// says it has.
     full: AtomicBool,
     /// Writes that have been started and not finished.
     pub writes_in_flight: AtomicU32,
@@ -308,10 +309,14 @@ impl<D: Dir> Device<D> {
         let written = self.file.write_durable(at, buf, cause);
         self.writes_in_flight.fetch_sub(1, Ordering::Relaxed);
         let full = written.as_ref().is_err_and(is_full);
-        self.full.store(full, Ordering::Relaxed);
         if written.is_ok() || full {
             // Where a part found no room, collection cannot count on the rest.
-            self.with_chunk(self.chunk_of(at).0, |chunk| chunk.is_hole = full);
+            let was_hole =
+                self.with_chunk(self.chunk_of(at).0, |chunk| std::mem::replace(&mut chunk.is_hole, full));
+            // What goes to a chunk that has its space says nothing of those that have none.
+            if full || was_hole {
+                self.full.store(full, Ordering::Relaxed);
+            }
         }
         written.map_err(|error| match full {
             true => self.no_space(&self.space()),

@@ -1,10 +1,12 @@
 use super::{READERS_GONE, VICTIMS_FOR_A_GAIN};
 use crate::core::Core;
-use crate::core::tests::{open_on, store, store_of};
+use crate::core::tests::{open_on, store, store_of, wait_for_readers};
 use crate::moving::Reclaim;
 use crate::storage::{Appender, State};
 use crate::word::{Place, Word};
 use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tierdb_base::ErrorKind;
 use tierdb_device::{AlignedBuf, Cause};
@@ -72,7 +74,12 @@ fn what_finds_no_room_in_a_free_chunk_goes_on_after_a_collection() {
         for number in (0..count).step_by(2) {
             core.delete(&key_of(number), Durability::Durable).expect("deletes need no room");
         }
-        core.put(b"key", b"value", Durability::Durable).expect("room");
+        core.put(b"key", &[3; 400], Durability::Durable).expect("room");
+        // What leaves the ring goes to a chunk that is open, and the batch to the last one.
+        let device = &core.storage.devices()[0];
+        while core.storage.room() > u64::from(is_batch) {
+            device.allocate(&*core.pool, State::Part, 16 << 10, false).expect("room");
+        }
         let mut batch = WriteBatch::new();
         for number in 0..60u32 {
             batch.put(key_of(count + number), [2; 400]).expect("a small batch");
@@ -88,13 +95,61 @@ fn what_finds_no_room_in_a_free_chunk_goes_on_after_a_collection() {
         assert!(core.counters.collected_chunks.get() > collected);
         let ring = core.rings.iter().map(|ring| ring.head() - ring.tail()).sum::<u64>();
         assert_eq!(ring == 0, !is_batch, "{ring} bytes are in the ring");
-        assert_eq!(core.get(b"key").expect("whole").as_deref(), Some(&b"value"[..]));
+        assert_eq!(core.get(b"key").expect("whole").as_deref(), Some(&[3; 400][..]));
         for number in 0..count + 60 {
             let found = core.get(&key_of(number)).expect("whole").map(|value| value[0]);
             let put = if number < count { (number % 2 == 1).then_some(1) } else { is_batch.then_some(2) };
             assert_eq!(found, put, "{number}");
         }
     }
+}
+
+/// Goal: chunks that come back with their space are waited for, and used, though the file system is full. Method: a chunk that gave its
+/// space back gets none, as no other is free that has it, while a reader holds what was emptied.
+#[test]
+fn what_readers_hold_is_waited_for_where_the_file_system_is_full() {
+    let world = World::new();
+    let (core, count) = nearly_full_in(&world);
+    let delete = |numbers: Range<u32>| {
+        for number in numbers {
+            core.delete(&key_of(number), Durability::Durable).expect("deletes need no room");
+        }
+    };
+    delete(0..count / 2);
+    core.collect_all().expect("no faults");
+    wait_for_readers(&core);
+    core.discard_free().expect("no faults");
+    let device = &core.storage.devices()[0];
+    device.allocate(&*core.pool, State::Part, 16 << 10, false).expect("one that has its space");
+    let (pinned, is_pinned) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _reader = crossbeam_epoch::pin();
+            pinned.send(()).expect("somebody waits");
+            std::thread::sleep(Duration::from_millis(300));
+        });
+        is_pinned.recv().expect("it reads");
+        delete(count / 2..count);
+        world.inject(FaultPlan::nth(1, FaultKind::Enospc).on(Ops::WRITE).in_dir("flash"));
+        let value = [2; 6000];
+        core.put(b"key", &value, Durability::Durable).expect("room, when the reader has gone");
+        assert_eq!(world.heal().hit, 1, "the write was refused");
+        assert_eq!(core.get(b"key").expect("whole").as_deref(), Some(&value[..]));
+    });
+}
+
+/// A store that is opened again does not know which of its free chunks take no space.
+#[test]
+fn collection_goes_on_with_another_chunk_where_one_gets_no_space() {
+    let world = World::new();
+    let (core, count) = nearly_full_in(&world);
+    for number in (0..count).step_by(2) {
+        core.delete(&key_of(number), Durability::Durable).expect("deletes need no room");
+    }
+    world.inject(FaultPlan::nth(1, FaultKind::Enospc).on(Ops::WRITE).in_dir("flash"));
+    core.collect_all().expect("no faults but that");
+    assert_eq!(world.heal().hit, 1, "the write was refused");
+    assert!(core.counters.collected_chunks.get() > 0);
 }
 
 /// Goal: where readers hold what collection has emptied, it goes on with what they let go. Method: all chunks have some

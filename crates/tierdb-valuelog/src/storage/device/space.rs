@@ -19,17 +19,21 @@ pub(super) struct Space {
     pub(super) free: Vec<u32>,
     /// How many of them, the first ones, are not to be counted on, since they have given their space back: each [is a hole](super::Chunk::is_hole).
     pub(super) discarded: usize,
-    /// How many have come back.
+    /// How many have come back with their space.
     pub(super) returned: u64,
     /// Whether the file system refused to grow the file the last time.
     pub(super) refused: bool,
 }
 
 impl Space {
+    /// Free ones that have their space.
+    fn whole(&self) -> u64 {
+        (self.free.len() - self.discarded) as u64
+    }
+
     /// Takes out a free one: one that has its space, unless no more than `kept` of those are left.
     pub(super) fn take(&mut self, kept: u64) -> Option<u32> {
-        let whole = self.free.len() - self.discarded;
-        if self.discarded > 0 && whole as u64 <= kept {
+        if self.discarded > 0 && self.whole() <= kept {
             self.discarded -= 1;
             return Some(self.free.remove(self.discarded));
         }
@@ -58,9 +62,10 @@ impl<D: Dir> Device<D> {
         let mut space = self.space.lock();
         // Not held while chunks are locked: what is deferred adds to it, on any thread.
         let back = std::mem::take(&mut *self.back.lock());
-        space.returned += back.len() as u64;
         for number in back {
-            space.put(number, self.is_hole(number));
+            let is_hole = self.is_hole(number);
+            space.returned += u64::from(!is_hole);
+            space.put(number, is_hole);
         }
         space
     }
@@ -70,7 +75,7 @@ impl<D: Dir> Device<D> {
         self.with_chunk(number, |chunk| chunk.is_hole)
     }
 
-    /// How many chunks have come back when the readers of the moment in which they became free had gone.
+    /// How many chunks have come back, with their space, when the readers of the moment in which they became free had gone.
     pub fn returned(&self) -> u64 {
         self.space().returned
     }
@@ -118,14 +123,16 @@ impl<D: Dir> Device<D> {
         self.available() + u64::from(self.waiting.load(Ordering::Acquire))
     }
 
-    /// Chunks that can be given out for ordinary writes.
+    /// Chunks that can be given out for ordinary writes; where the file system is full, those that have their space.
     pub fn room(&self) -> u64 {
-        if self.is_full() { 0 } else { self.available().saturating_sub(self.reserve()) }
+        let available =
+            if self.full.load(Ordering::Relaxed) { self.space().whole() } else { self.available() };
+        available.saturating_sub(self.reserve())
     }
 
-    /// Whether the file system had no room for the last write.
-    pub fn is_full(&self) -> bool {
-        self.full.load(Ordering::Relaxed)
+    /// Whether a chunk that has its space is free, for collection at least.
+    pub fn has_whole(&self) -> bool {
+        self.space().whole() > 0
     }
 
     /// Whether a chunk can be given out for ordinary writes.
