@@ -72,7 +72,7 @@ pub struct Knobs {
     pub copied_pct: Option<u8>,
     /// Popular keys come to the fast tier by migrations alone, as in the paper (PrismDB §4.4.4).
     pub promotes_by_migration: bool,
-    /// Keys that are tracked, in percent of those that the fast tier would hold if each took 1 KiB.
+    /// Keys that are tracked, in percent of those that the fast tier would hold at their average length (in a new store 1 KiB).
     pub tracked_pct: Option<u16>,
     /// Partitions of the key space.
     pub partitions: Option<u32>,

@@ -95,7 +95,7 @@ impl System for TierDb {
         if self.engine == EngineKind::Slab {
             return Needs::default();
         }
-        // A third of a pool at most is the write buffer, a word for each of its pages its page table.
+        // A third of a pool at most is the write buffer (a fifth where it is byte-addressable), a word for each of its pages its page table.
         let pool = keys * (key_bytes as u64 * 3 / 2 + KEY_BYTES) * 1506 / 1000 + FIXED_BYTES;
         match self.mode {
             Mode::Byte => Needs { memory: 0, fast_bytes: pool + FIXED_BYTES },

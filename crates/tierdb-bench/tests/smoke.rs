@@ -209,12 +209,18 @@ fn a_control_group_holds_a_case_or_is_refused() {
 fn mixgraph_is_measured_and_drawn() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let plots = dir.path().join("plots");
-    let args =
-        ["run", "--system", "tierdb-byte", "--keys", "5000", "--seconds", "0.5", "--workload", "mixgraph"];
+    let systems = "tierdb-byte,tierdb-ssd,slab-byte,slab-ssd";
+    let args = ["run", "--system", systems, "--keys", "5000", "--seconds", "0.5", "--workload", "mixgraph"];
     let plotting = ["--plots", plots.to_str().expect("a path in UTF-8")];
     let report = bench(dir.path(), &[&args[..], &plotting].concat());
     assert_eq!(report["settings"]["key_bytes"], 48);
-    assert_eq!(report["cases"][0]["runs"][0]["phases"][1]["distribution"], "mixgraph");
+    let cases = report["cases"].as_array().expect("cases");
+    assert_eq!(cases.len(), 4, "{}", report["failures"]);
+    for case in cases {
+        let measured = &case["runs"][0]["phases"][1];
+        assert_eq!(measured["distribution"], "mixgraph");
+        assert!(number(&measured["ops"]) > 0.0, "{case}");
+    }
     for name in ["throughput", "latency-mixgraph", "time-mixgraph"] {
         let svg = std::fs::read_to_string(plots.join(format!("{name}.svg"))).expect("SVG");
         // What was measured on stands on each plot.

@@ -40,7 +40,7 @@ pub struct Options {
     pub slab_bytes: u64,
     /// Number of partitions, 1 to 256. Default: four for each processor, at most 64: who holds the lock of one may lose its processor.
     pub partitions: u32,
-    /// Bytes of a flash table, about. Default 8 MiB, 16 KiB to 1 GiB.
+    /// Bytes of a flash table, about. Default a sixteenth of the pool, 256 KiB to 8 MiB; 16 KiB to 1 GiB.
     pub table_bytes: u64,
     /// Tables whose files are kept open, at the most: a system has a limit of its own for a process. Default 400, at least 16.
     pub open_tables: u32,

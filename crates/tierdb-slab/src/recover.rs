@@ -5,8 +5,8 @@
 //! 2. All slabs are scanned, in parallel: of the versions of a key on the fast tier, the newest counts.
 //! 3. What range tombstones removed, and older versions, are freed.
 //! 4. The slots of what counts are claimed; all others are free.
-//! 5. The tables that records name are opened: their footers are read, from the fast tier where it has them; other tables'
-//!    files are removed.
+//! 5. The tables that records name are opened, in parallel: their footers are read, from the fast tier where it has them; other
+//!    tables' files are removed.
 //! 6. The key space is divided: partitions are rebuilt with about as many keys each.
 
 use crate::batch::decode_range;
@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use tierdb_base::{Error, Result, Seqno, TierRole, mutant};
 use tierdb_device::{Cause, Dir};
-use tierdb_engine::{Gate, Latencies, Media};
+use tierdb_engine::{Gate, Latencies, Media, in_parallel};
 use tierdb_pmem::{Pool, Stage, unseal};
 use tierdb_sync::CommitClock;
 
@@ -198,22 +198,26 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
         return Err(Error::corrupt(TierRole::Fast, what, pool.place(at)));
     }
     let mut sorted = Sorted::of(scan.records, &heap, last)?;
-    let mut tables = Vec::new();
     let files = flash.files()?;
     if let Some(file) = files.iter().find(|file| file.number > last) {
         // What is written now would not be newer than that, and the table may be one of a later state of the fast tier.
         return Err(Error::corrupt(TierRole::Fast, LIMIT_IS_OLD, flash.place(*file)));
     }
-    for (record, slots, places) in std::mem::take(&mut sorted.tables) {
-        if !files.contains(&record.file) && flash.dir(record.file.dir).is_some() {
-            return Err(flash.missing(record.file));
-        }
-        let table = flash.open(&record, slots, heap.home_of(&places))?;
-        if table.footer().highest_seqno > last {
-            return Err(limit_is_old(&*pool, table.record_at()));
-        }
-        tables.push(Arc::new(table));
-    }
+    // Of a table without a copy on the fast tier flash is read, which waits for the device.
+    let opened = in_parallel(&std::mem::take(&mut sorted.tables), options.recovery_threads, |part| {
+        let open = |(record, slots, places): &(TableRecord, Slots, Places)| {
+            if !files.contains(&record.file) && flash.dir(record.file.dir).is_some() {
+                return Err(flash.missing(record.file));
+            }
+            let table = flash.open(record, slots.clone(), heap.home_of(places))?;
+            if table.footer().highest_seqno > last {
+                return Err(limit_is_old(&*pool, table.record_at()));
+            }
+            Ok(Arc::new(table))
+        };
+        part.iter().map(open).collect::<Result<Vec<_>>>()
+    })?;
+    let mut tables: Vec<Arc<LiveTable<D>>> = opened.into_iter().flatten().collect();
     for (at, record) in scan.tables {
         // Its file goes after its record.
         if files.contains(&record.file) {

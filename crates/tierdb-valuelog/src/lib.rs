@@ -18,7 +18,6 @@ mod layout;
 mod long;
 mod moving;
 pub mod pages;
-mod parallel;
 mod read;
 mod record;
 mod recover;

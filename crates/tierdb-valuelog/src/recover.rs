@@ -22,7 +22,6 @@ use crate::index::{ADMIT_BYTES, Index};
 use crate::layout::{INDEX_HEAD, Layout};
 use crate::long::{LongValues, Parts};
 use crate::pages::{KIND_HSIT, PageUse, Pages};
-use crate::parallel::in_parallel;
 use crate::record::{HEADER, Header, Kind, stored_len};
 use crate::redo::decode_redo;
 use crate::ring::{self, Rings};
@@ -37,7 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tierdb_base::{Error, Result, TierRole};
 use tierdb_device::{Cause, Dir};
-use tierdb_engine::{Gate, Latencies, Media};
+use tierdb_engine::{Gate, Latencies, Media, in_parallel};
 use tierdb_pmem::{Pool, seal, unseal};
 use tierdb_sync::CommitClock;
 

@@ -4,6 +4,7 @@ use crate::case::Outcome;
 use crate::phase::Measured;
 use crate::report::{Repeated, Report, Spread};
 use crate::table::micros;
+use crate::tally::Latency;
 use crate::workload::Op;
 use std::fmt::Write as _;
 
@@ -41,6 +42,8 @@ pub enum Row {
     WriteTail(&'static str),
     /// Ours for each of the peer's.
     WriteTailShare(&'static str),
+    /// The longest of these, in milliseconds.
+    LongestWrite(&'static str),
     /// Bytes written to flash for each byte of keys and values.
     Written(&'static str),
     /// Ours for each of the peer's.
@@ -141,6 +144,7 @@ impl Row {
             Row::ScanTailShare(peer) => format!("**p99 of scans, ours / {peer}**"),
             Row::WriteTail(system) => format!("{system}, p99 of writes, us"),
             Row::WriteTailShare(peer) => format!("**p99 of writes, ours / {peer}**"),
+            Row::LongestWrite(system) => format!("{system}, longest write, ms"),
             Row::Written(system) => format!("{system}, bytes to flash for each byte"),
             Row::WrittenShare(peer) => format!("**bytes to flash, ours / {peer}**"),
             Row::Hits(system) => format!("{system}, reads without flash"),
@@ -160,12 +164,17 @@ impl Row {
             | Row::ScanTailShare(_)
             | Row::WriteTail(_)
             | Row::WriteTailShare(_)
+            | Row::LongestWrite(_)
             | Row::Written(_)
             | Row::WrittenShare(_)
             | Row::Resident(_)
             | Row::Space(_) => Better::Less,
         }
     }
+}
+
+fn latency(phase: &Measured, op: Op) -> Option<&Latency> {
+    phase.latencies.iter().find(|latency| latency.op == op)
 }
 
 impl Grid {
@@ -182,6 +191,7 @@ impl Grid {
         rows.extend(first().map(Row::ScanTailShare));
         rows.extend(systems().map(Row::WriteTail));
         rows.extend(first().map(Row::WriteTailShare));
+        rows.extend(systems().map(Row::LongestWrite));
         rows.extend(systems().map(Row::Written));
         rows.extend(first().map(Row::WrittenShare));
         rows.extend([Row::Hits(self.ours), Row::Ceiling(self.ours)]);
@@ -228,6 +238,7 @@ impl Grid {
         | Row::Tail(system)
         | Row::ScanTail(system)
         | Row::WriteTail(system)
+        | Row::LongestWrite(system)
         | Row::Resident(system)
         | Row::Space(system)
         | Row::Written(system)
@@ -240,9 +251,8 @@ impl Grid {
         | Row::WriteTailShare(system)
         | Row::WrittenShare(system)) = row;
         let (case, index) = self.case(report, system, column)?;
-        let tail = |phase: &Measured, op: Op| {
-            phase.latencies.iter().find(|latency| latency.op == op).map(|latency| latency.p99_us)
-        };
+        let tail = |phase: &Measured, op: Op| latency(phase, op).map(|latency| latency.p99_us);
+        let writes = [Op::Update, Op::Insert, Op::ReadModifyWrite];
         if let Row::Space(_) = row {
             let is_last = |run: &Outcome| index + 1 == run.phases.len();
             let space = |run: &Outcome| Some(run.space.amplification).filter(|space| *space > 0.0);
@@ -252,9 +262,9 @@ impl Grid {
             Row::Cpu(_) => Some(phase.cpu_us_per_op),
             Row::Tail(_) => tail(phase, Op::Read),
             Row::ScanTail(_) => tail(phase, Op::Scan),
-            Row::WriteTail(_) => {
-                let ops = [Op::Update, Op::Insert, Op::ReadModifyWrite];
-                ops.into_iter().find_map(|op| tail(phase, op))
+            Row::WriteTail(_) => writes.into_iter().find_map(|op| tail(phase, op)),
+            Row::LongestWrite(_) => {
+                writes.into_iter().find_map(|op| latency(phase, op)).map(|latency| latency.max_us / 1e3)
             }
             Row::Resident(_) => {
                 let own = phase.resident.anonymous.saturating_sub(phase.harness_bytes);
@@ -272,11 +282,11 @@ impl Grid {
     fn cell(&self, report: &Report, row: Row, column: Column, score: &mut Score) -> Option<String> {
         let spread = self.figure(report, row, column)?;
         let mut text = match row {
-            Row::Rate(_) if spread.low < spread.high => {
-                format!("{} ± {:.0} %", micros(spread.median), spread.relative() * 100.0)
-            }
             Row::Hits(_) => format!("{:.0} %", spread.median * 100.0),
             Row::Ceiling(_) => format!("{:.0} %", spread.median),
+            _ if spread.low < spread.high => {
+                format!("{} ± {:.0} %", micros(spread.median), spread.relative() * 100.0)
+            }
             _ => micros(spread.median),
         };
         let mut targets = self.targets.iter();
@@ -326,7 +336,6 @@ impl Grid {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tally::Latency;
 
     fn case(system: &str, threads: usize, rates: &[f64], cpu: f64) -> Repeated {
         let run = |rate: &f64| Outcome {
@@ -394,6 +403,17 @@ mod tests {
     }
 
     #[test]
+    fn what_differs_between_runs_has_its_spread_beside_it() {
+        let mut ours = case("ours", 2, &[1e3, 1e3, 1e3], 4.0);
+        for (run, cpu) in ours.runs.iter_mut().zip([3.0, 4.0, 5.0]) {
+            run.phases[0].cpu_us_per_op = cpu;
+        }
+        let text = grid(&[("A", Some(2))]).markdown(&Report { cases: vec![ours], ..Report::default() });
+        assert!(text.lines().any(|own| own == "| ours, CPU us an operation | 4.00 ± 25 % |"), "{text}");
+        assert!(text.lines().any(|own| own == "| ours, K ops/s | 1.00 |"), "{text}");
+    }
+
+    #[test]
     fn scans_and_writes_have_tails_of_their_own_and_what_is_held_is_told() {
         let with = |system: &str, p99_us: f64| {
             let mut case = case(system, 2, &[1e3], 4.0);
@@ -407,7 +427,7 @@ mod tests {
                     p50_us: 1.0,
                     p99_us,
                     p999_us: 1.0,
-                    max_us: 1.0,
+                    max_us: 30.0 * p99_us,
                     cdf: Vec::new(),
                 });
             }
@@ -424,6 +444,8 @@ mod tests {
             "| **p99 of scans, ours / peer** | 0.25 |",
             "| peer, p99 of writes, us | 400 |",
             "| **p99 of writes, ours / peer** | 0.25 |",
+            "| ours, longest write, ms | 3.00 |",
+            "| peer, longest write, ms | 12.0 |",
             "| ours, MiB of memory of its own | 4.00 |",
             "| peer, bytes allocated for each stored | 1.25 |",
         ] {

@@ -1,7 +1,7 @@
 //! Goal: the engine is the same store whatever its sizes and mode.
 //! Method: random operations against the model on many configurations, tiny tiers among them.
 
-use crate::rig::{BUCKETS, SAMPLED, SEED, Sizes};
+use crate::rig::{BUCKETS, SAMPLED, SEED, Sizes, Way};
 use tierdb_engine::Background;
 use tierdb_engine::conformance::harm::{LogPlace, Rig, SimHarness};
 use tierdb_engine::conformance::{Limits, full_store_recovers, random_ops};
@@ -10,16 +10,16 @@ use tierdb_slab::Metric;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Name, pool, slab, table, partitions, levels, what scores ranges of how many tables, directories of a fast device
-/// and of flash.
-type Row = (&'static str, u64, u64, u64, u32, (u8, u16), (Metric, u8), [&'static [u64]; 2]);
+/// Name, pool, slab, table, partitions, levels, what scores ranges of how many tables, what moves keys, directories of a fast
+/// device and of flash.
+type Row = (&'static str, u64, u64, u64, u32, (u8, u16), (Metric, u8), Way, [&'static [u64]; 2]);
 
 const ONE: (u8, u16) = (1, 1000);
 
-const ROWS: [Row; 11] = [
-    ("plain", 12 * MIB, 64 * KIB, 256 * KIB, 2, ONE, SAMPLED, [&[], &[64 * MIB]]),
-    ("many partitions", 8 * MIB, 16 * KIB, 64 * KIB, 32, ONE, SAMPLED, [&[], &[64 * MIB]]),
-    ("large slabs", 32 * MIB, MIB, MIB, 2, ONE, SAMPLED, [&[], &[128 * MIB]]),
+const ROWS: [Row; 14] = [
+    ("plain", 12 * MIB, 64 * KIB, 256 * KIB, 2, ONE, SAMPLED, Way::Usual, [&[], &[64 * MIB]]),
+    ("many partitions", 8 * MIB, 16 * KIB, 64 * KIB, 32, ONE, SAMPLED, Way::Usual, [&[], &[64 * MIB]]),
+    ("large slabs", 32 * MIB, MIB, MIB, 2, ONE, SAMPLED, Way::Usual, [&[], &[128 * MIB]]),
     (
         "four directories",
         12 * MIB,
@@ -28,12 +28,23 @@ const ROWS: [Row; 11] = [
         3,
         ONE,
         SAMPLED,
+        Way::Usual,
         [&[], &[16 * MIB, 32 * MIB, 32 * MIB, 4 * MIB]],
     ),
-    ("small fast tier", 6 * MIB, 32 * KIB, 64 * KIB, 2, ONE, BUCKETS, [&[], &[64 * MIB]]),
-    ("tiny flash", 400 * KIB, 8 * KIB, 16 * KIB, 2, ONE, BUCKETS, [&[], &[400 * KIB]]),
-    ("tiny fast tier", 200 * KIB, 8 * KIB, 16 * KIB, 2, ONE, SAMPLED, [&[], &[4 * MIB]]),
-    ("tiny fast tier, two levels", 200 * KIB, 8 * KIB, 16 * KIB, 2, (2, 40), BUCKETS, [&[], &[2 * MIB]]),
+    ("small fast tier", 6 * MIB, 32 * KIB, 64 * KIB, 2, ONE, BUCKETS, Way::Usual, [&[], &[64 * MIB]]),
+    ("tiny flash", 400 * KIB, 8 * KIB, 16 * KIB, 2, ONE, BUCKETS, Way::Usual, [&[], &[400 * KIB]]),
+    ("tiny fast tier", 200 * KIB, 8 * KIB, 16 * KIB, 2, ONE, SAMPLED, Way::Usual, [&[], &[4 * MIB]]),
+    (
+        "tiny fast tier, two levels",
+        200 * KIB,
+        8 * KIB,
+        16 * KIB,
+        2,
+        (2, 40),
+        BUCKETS,
+        Way::Usual,
+        [&[], &[2 * MIB]],
+    ),
     (
         "tables beside the pool",
         12 * MIB,
@@ -42,6 +53,7 @@ const ROWS: [Row; 11] = [
         2,
         (2, 1000),
         BUCKETS,
+        Way::Usual,
         [&[3 * MIB, MIB], &[64 * MIB]],
     ),
     (
@@ -52,13 +64,57 @@ const ROWS: [Row; 11] = [
         2,
         (3, 40),
         SAMPLED,
+        Way::Usual,
         [&[300 * KIB], &[2 * MIB]],
     ),
-    ("tiny flash, three levels", 400 * KIB, 8 * KIB, 16 * KIB, 3, (3, 10), SAMPLED, [&[], &[400 * KIB]]),
+    (
+        "tiny flash, three levels",
+        400 * KIB,
+        8 * KIB,
+        16 * KIB,
+        3,
+        (3, 10),
+        SAMPLED,
+        Way::Usual,
+        [&[], &[400 * KIB]],
+    ),
+    (
+        "small fast tier, as in the paper",
+        6 * MIB,
+        32 * KIB,
+        64 * KIB,
+        2,
+        ONE,
+        BUCKETS,
+        Way::Paper,
+        [&[], &[64 * MIB]],
+    ),
+    (
+        "tiny fast tier, as in the paper",
+        200 * KIB,
+        8 * KIB,
+        16 * KIB,
+        2,
+        (2, 40),
+        SAMPLED,
+        Way::Paper,
+        [&[], &[2 * MIB]],
+    ),
+    (
+        "tiny fast tier, bounded",
+        200 * KIB,
+        8 * KIB,
+        16 * KIB,
+        2,
+        ONE,
+        BUCKETS,
+        Way::Bounded,
+        [&[], &[4 * MIB]],
+    ),
 ];
 
 fn sizes(row: &Row, background: Background) -> Sizes {
-    let (name, pool, slab, table, partitions, levels, ranges, [fast, flash]) = *row;
+    let (name, pool, slab, table, partitions, levels, ranges, way, [fast, flash]) = *row;
     Sizes {
         name,
         pool,
@@ -71,6 +127,7 @@ fn sizes(row: &Row, background: Background) -> Sizes {
         table_parts_pct: 12,
         levels,
         ranges,
+        way,
         log_buffer: 32 * KIB,
         paged: (fast.is_empty() && partitions == 2).then_some(64 * KIB),
         background,

@@ -7,11 +7,22 @@ use tierdb_engine::conformance::harm::{MediaSizes, Sizes as OfEngine};
 use tierdb_engine::{Background, Engine, Media};
 use tierdb_pmem::Pool;
 use tierdb_sim::SimDir;
-use tierdb_slab::{Metric, Options, SlabStore};
+use tierdb_slab::{Metric, Options, Promotion, SlabStore};
 
 /// How ranges are chosen by samples, of one table each, and by the paper's buckets, as they are by default, of two.
 pub const SAMPLED: (Metric, u8) = (Metric::SampledM, 1);
 pub const BUCKETS: (Metric, u8) = (Metric::ApproxM, 2);
+
+/// What brings keys to a tier, and keeps them there.
+#[derive(Clone, Copy, Debug)]
+pub enum Way {
+    /// As it is by default.
+    Usual,
+    /// As in the paper: migrations alone, which merge all that they take.
+    Paper,
+    /// As it is by default, with bounds for what is written to flash, a day and a second.
+    Bounded,
+}
 
 /// Sizes of a store on simulated media.
 #[derive(Clone, Debug)]
@@ -30,6 +41,7 @@ pub struct Sizes {
     pub levels: (u8, u16),
     /// What scores ranges of how many tables.
     pub ranges: (Metric, u8),
+    pub way: Way,
     /// Bytes of the write buffer of a log, which has 32 times as many.
     pub log_buffer: u64,
     /// Bytes of dirty pages from which on a checkpoint is due, where the pool of a log is longer than what DRAM has of it.
@@ -54,6 +66,7 @@ impl Sizes {
             table_parts_pct: 12,
             levels: (1, 1000),
             ranges: SAMPLED,
+            way: Way::Usual,
             log_buffer: 32 << 10,
             paged: None,
             background: Background::Inline,
@@ -97,9 +110,14 @@ impl Sizes {
         }
     }
 
+    /// A store in which popular keys come to the fast tier with migrations alone, as in the paper.
+    pub fn migrating() -> Self {
+        Sizes { name: "migrating", pool: 76 << 10, way: Way::Paper, ranges: BUCKETS, ..Sizes::tiny() }
+    }
+
     /// The stores that crash.
-    pub fn small() -> [Self; 4] {
-        [Sizes::tiny(), Sizes::cramped(), Sizes::stacked(), Sizes::beside()]
+    pub fn small() -> [Self; 5] {
+        [Sizes::tiny(), Sizes::cramped(), Sizes::stacked(), Sizes::beside(), Sizes::migrating()]
     }
 
     /// Room for the conformance suite's values.
@@ -116,6 +134,7 @@ impl Sizes {
             table_parts_pct: 12,
             levels: (1, 1000),
             ranges: SAMPLED,
+            way: Way::Usual,
             log_buffer: 32 << 10,
             paged: None,
             background: Background::Threads,
@@ -124,6 +143,23 @@ impl Sizes {
     }
 
     pub fn options(&self) -> Options {
+        let usual = Options::for_pool(self.memory, self.pool);
+        let of_this_way = match self.way {
+            Way::Usual => usual,
+            Way::Paper => Options {
+                promotion: Promotion::ByMigration,
+                pinned_pct: Some(70),
+                least_yield_pct: 0,
+                unmerged_pct: 0,
+                ..usual
+            },
+            // More than a test comes to: nobody is to be held back.
+            Way::Bounded => Options {
+                flash_bytes_per_day: vec![Some(1 << 50); self.flash.len()],
+                migration_rate: Some(1 << 40),
+                ..usual
+            },
+        };
         Options {
             slab_bytes: self.slab,
             table_bytes: self.table,
@@ -137,7 +173,7 @@ impl Sizes {
             migration_threads: if self.background == Background::Inline { 1 } else { 4 },
             recovery_threads: if self.background == Background::Inline { 1 } else { 2 },
             background: self.background,
-            ..Options::for_pool(self.memory, self.pool)
+            ..of_this_way
         }
     }
 }

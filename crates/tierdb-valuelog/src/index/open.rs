@@ -11,7 +11,6 @@ use super::search::Tree;
 use super::verify::range_damage;
 use super::{EntryId, Index, LOST};
 use crate::pages::{KIND_BLOB, KIND_LEAF, PAGE, PageNo, PageUse, Pages};
-use crate::parallel::in_parallel;
 use crossbeam_epoch as epoch;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -19,7 +18,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tierdb_base::{Error, Result, checksum_parts};
-use tierdb_engine::Damage;
+use tierdb_engine::{Damage, in_parallel};
 use tierdb_pmem::{Pool, Stage};
 
 /// What the walk along the chain has found.

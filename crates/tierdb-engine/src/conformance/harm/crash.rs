@@ -82,7 +82,10 @@ pub(super) fn deal<S: Sizes>(pack: u64, sizes: &[S]) -> Vec<Case<S>> {
         let places = shuffled(&mut rng, LogPlace::ALL.len(), &LogPlace::ALL);
         let logs: Vec<_> = places.into_iter().flat_map(|place| [None, None, None, Some(place)]).collect();
         let mut logs = shuffled(&mut rng, count, &logs);
-        let mut sizes = shuffled(&mut rng, count, sizes);
+        // Where there are more of them than runs of the script, each pack leaves out others.
+        let first = if sizes.len() > count { sizes.len() - count + pack as usize } else { 0 };
+        let in_turn: Vec<S> = sizes.iter().cycle().skip(first).take(sizes.len()).cloned().collect();
+        let mut sizes = shuffled(&mut rng, count, &in_turn);
         let mut starts =
             shuffled(&mut rng, count, &[Start::Fresh, Start::Crashed, Start::Fresh, Start::Killed]);
         let mut closes = shuffled(&mut rng, count, &[true, false]);

@@ -30,3 +30,33 @@ pub fn in_parallel<T: Sync, R: Send>(
     });
     outcomes.into_iter().map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::in_parallel;
+    use tierdb_base::Error;
+
+    #[test]
+    fn what_is_returned_comes_in_the_order_of_the_parts() {
+        let items: Vec<u32> = (0..100).collect();
+        for threads in [0, 1, 3, 8, 1000] {
+            let parts = in_parallel(&items, threads, |part| Ok(part.to_vec())).expect("no part fails");
+            assert_eq!(parts.concat(), items, "{threads} threads");
+            assert!(parts.len() <= threads.max(1), "{} parts for {threads} threads", parts.len());
+        }
+        assert_eq!(in_parallel(&[] as &[u32], 4, |part| Ok(part.len())).expect("no part fails"), [0]);
+    }
+
+    #[test]
+    fn the_first_error_is_that_of_the_first_part_that_fails() {
+        let items: Vec<u32> = (0..100).collect();
+        let fail = |part: &[u32]| match part.iter().find(|item| **item % 40 == 39) {
+            Some(item) => Err(Error::invalid(format!("{item}"))),
+            None => Ok(()),
+        };
+        for threads in [1, 2, 8] {
+            let failed = in_parallel(&items, threads, fail).expect_err("two of them fail");
+            assert!(failed.to_string().contains("39"), "{threads} threads: {failed}");
+        }
+    }
+}
