@@ -101,12 +101,13 @@ impl<D: Dir> Storage<D> {
         }
     }
 
-    /// How many chunks of the devices have come back.
+    /// How many chunks of the devices have come back with their space.
     pub fn returned(&self) -> u64 {
         self.devices.iter().map(|device| device.returned()).sum()
     }
 
-    /// Chunks that the devices can still give out, or grow, for ordinary writes.
+    /// Chunks that the devices can still give out, or grow, for ordinary writes; of one whose file system is full, those that have
+    /// their space.
     pub fn room(&self) -> u64 {
         self.devices.iter().map(|device| device.room()).sum()
     }
