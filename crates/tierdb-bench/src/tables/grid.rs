@@ -173,8 +173,12 @@ impl Row {
     }
 }
 
-fn latency(phase: &Measured, op: Op) -> Option<&Latency> {
-    phase.latencies.iter().find(|latency| latency.op == op)
+/// Operations that write: a workload is judged by the first kind that it has.
+const WRITES: [Op; 3] = [Op::Update, Op::Insert, Op::ReadModifyWrite];
+
+/// The latencies of the first of these kinds of operations that the phase has.
+fn latency<'p>(phase: &'p Measured, ops: &[Op]) -> Option<&'p Latency> {
+    ops.iter().find_map(|op| phase.latencies.iter().find(|latency| latency.op == *op))
 }
 
 impl Grid {
@@ -251,8 +255,7 @@ impl Grid {
         | Row::WriteTailShare(system)
         | Row::WrittenShare(system)) = row;
         let (case, index) = self.case(report, system, column)?;
-        let tail = |phase: &Measured, op: Op| latency(phase, op).map(|latency| latency.p99_us);
-        let writes = [Op::Update, Op::Insert, Op::ReadModifyWrite];
+        let tail = |phase: &Measured, ops: &[Op]| latency(phase, ops).map(|latency| latency.p99_us);
         if let Row::Space(_) = row {
             let is_last = |run: &Outcome| index + 1 == run.phases.len();
             let space = |run: &Outcome| Some(run.space.amplification).filter(|space| *space > 0.0);
@@ -260,12 +263,10 @@ impl Grid {
         }
         case.phase(index, |phase| match row {
             Row::Cpu(_) => Some(phase.cpu_us_per_op),
-            Row::Tail(_) => tail(phase, Op::Read),
-            Row::ScanTail(_) => tail(phase, Op::Scan),
-            Row::WriteTail(_) => writes.into_iter().find_map(|op| tail(phase, op)),
-            Row::LongestWrite(_) => {
-                writes.into_iter().find_map(|op| latency(phase, op)).map(|latency| latency.max_us / 1e3)
-            }
+            Row::Tail(_) => tail(phase, &[Op::Read]),
+            Row::ScanTail(_) => tail(phase, &[Op::Scan]),
+            Row::WriteTail(_) => tail(phase, &WRITES),
+            Row::LongestWrite(_) => latency(phase, &WRITES).map(|latency| latency.max_us / 1e3),
             Row::Resident(_) => {
                 let own = phase.resident.anonymous.saturating_sub(phase.harness_bytes);
                 Some(own as f64 / f64::from(1 << 20)).filter(|own| *own > 0.0)

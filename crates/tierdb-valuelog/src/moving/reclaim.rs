@@ -4,8 +4,7 @@ use crate::core::{Core, Moving};
 use crate::ring::Ring;
 use crate::storage::{Appender, Stored};
 use crate::word::Place;
-use std::time::Instant;
-use tierdb_base::{Error, Result};
+use tierdb_base::Result;
 use tierdb_device::Dir;
 use tierdb_pmem::Pool;
 
@@ -38,12 +37,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
         for ring in self.rings.iter() {
             if self.is_due(ring, how) {
                 let done = loop {
-                    let stopped = self.reclaim_ring(ring, how, &mut given_up, &mut appender);
+                    let done = self.reclaim_ring(ring, how, &mut appender);
                     appender.abandon();
-                    let Some(error) = stopped.transpose() else { break Ok(()) };
-                    if let Err(error) = error.and_then(|full| self.try_collect(1, &mut given_up, full)) {
+                    let Err(error) = done else { break Ok(()) };
+                    // Where flash has no room it goes on with what collection gains, or readers let go.
+                    if let Err(error) = self.try_collect(1, &mut given_up, error) {
                         break Err(error);
                     }
+                    // What was waited for came: the next time counts anew.
                     given_up = None;
                 };
                 // Another ring may have room to give where this one has none.
@@ -64,15 +65,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    /// Where flash has no chunk, readers that hold some are waited for until `given_up`. Returns what the write of a group has failed
-    /// with, if one has, as where the file system has no room for the chunk that it was given: what is not stored is still in the ring.
-    fn reclaim_ring(
-        &self,
-        ring: &Ring,
-        how: Reclaim,
-        given_up: &mut Option<Instant>,
-        appender: &mut Appender<D, Moving>,
-    ) -> Result<Option<Error>> {
+    /// What it has not stored when it fails is still in the ring.
+    fn reclaim_ring(&self, ring: &Ring, how: Reclaim, appender: &mut Appender<D, Moving>) -> Result<()> {
         let head = ring.head();
         // Whoever appended a record before `head` has published its word after this.
         self.clock.settled();
@@ -84,7 +78,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         };
         let target = head.saturating_sub(kept).max(ring.tail());
         let mut end = ring.tail();
-        let (mut bytes, mut unwritten) = (Vec::new(), None);
+        let mut bytes = Vec::new();
         let walked = self.rings.walk(ring, ring.tail(), target, head, |found| {
             let place = Place::Ring(found.offset);
             let Some(word) = self.live_word(&found.header, place) else {
@@ -106,36 +100,26 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 match appender.add(&self.storage, &*self.pool, &bytes, word, moving) {
                     Ok(None) => break,
                     Ok(Some(back)) => {
-                        let committed = self.commit_reclaimed(appender);
-                        committed.inspect_err(|error| unwritten = Some(error.clone()))?;
+                        self.commit_reclaimed(appender)?;
                         self.release_ring(ring, end);
                         moving = back;
                     }
-                    Err((back, error)) => {
+                    Err((_, error)) => {
                         // Nothing is pending: what lies before this record is committed, or nobody needs it.
                         self.release_ring(ring, end);
-                        self.try_collect(1, given_up, error)?;
-                        // What was waited for came: the next time counts anew.
-                        *given_up = None;
-                        moving = back;
+                        return Err(error);
                     }
                 }
             }
             end = found.end;
             Ok(())
-        });
-        if unwritten.is_some() {
-            return Ok(unwritten);
-        }
-        let walked = walked?;
+        })?;
         // In the background a group that is not full waits for more, unless the ring is short of room.
         if self.is_due(ring, how) {
-            if let Err(error) = self.commit_reclaimed(appender) {
-                return Ok(Some(error));
-            }
+            self.commit_reclaimed(appender)?;
             self.release_ring(ring, walked);
         }
-        Ok(None)
+        Ok(())
     }
 
     fn release_ring(&self, ring: &Ring, to: u64) {

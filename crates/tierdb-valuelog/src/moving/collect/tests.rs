@@ -5,7 +5,6 @@ use crate::moving::Reclaim;
 use crate::storage::{Appender, State};
 use crate::word::{Place, Word};
 use std::collections::HashSet;
-use std::ops::Range;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tierdb_base::ErrorKind;
@@ -32,6 +31,26 @@ fn nearly_full_in(world: &World) -> (Core<SimPool, SimDir>, u32) {
     }
     core.reclaim(Reclaim::All).expect("room");
     (core, count)
+}
+
+fn delete(core: &Core<SimPool, SimDir>, numbers: impl IntoIterator<Item = u32>) {
+    for number in numbers {
+        core.delete(&key_of(number), Durability::Durable).expect("deletes need no room");
+    }
+}
+
+/// Does `work` beside a reader that stands still for so long.
+fn beside_a_reader(stays: Duration, work: impl FnOnce()) {
+    let (pinned, is_pinned) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _reader = crossbeam_epoch::pin();
+            pinned.send(()).expect("somebody waits");
+            std::thread::sleep(stays);
+        });
+        is_pinned.recv().expect("it is pinned");
+        work();
+    });
 }
 
 /// Goal: that the file system was full once keeps no write from chunks that come back later. Method: a write meets it,
@@ -71,9 +90,7 @@ fn what_finds_no_room_in_a_free_chunk_goes_on_after_a_collection() {
     for is_batch in [false, true] {
         let world = World::new();
         let (core, count) = nearly_full_in(&world);
-        for number in (0..count).step_by(2) {
-            core.delete(&key_of(number), Durability::Durable).expect("deletes need no room");
-        }
+        delete(&core, (0..count).step_by(2));
         core.put(b"key", &[3; 400], Durability::Durable).expect("room");
         // What leaves the ring goes to a chunk that is open, and the batch to the last one.
         let device = &core.storage.devices()[0];
@@ -110,26 +127,14 @@ fn what_finds_no_room_in_a_free_chunk_goes_on_after_a_collection() {
 fn what_readers_hold_is_waited_for_where_the_file_system_is_full() {
     let world = World::new();
     let (core, count) = nearly_full_in(&world);
-    let delete = |numbers: Range<u32>| {
-        for number in numbers {
-            core.delete(&key_of(number), Durability::Durable).expect("deletes need no room");
-        }
-    };
-    delete(0..count / 2);
+    delete(&core, 0..count / 2);
     core.collect_all().expect("no faults");
     wait_for_readers(&core);
     core.discard_free().expect("no faults");
     let device = &core.storage.devices()[0];
     device.allocate(&*core.pool, State::Part, 16 << 10, false).expect("one that has its space");
-    let (pinned, is_pinned) = channel();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let _reader = crossbeam_epoch::pin();
-            pinned.send(()).expect("somebody waits");
-            std::thread::sleep(Duration::from_millis(300));
-        });
-        is_pinned.recv().expect("it reads");
-        delete(count / 2..count);
+    beside_a_reader(Duration::from_millis(300), || {
+        delete(&core, count / 2..count);
         world.inject(FaultPlan::nth(1, FaultKind::Enospc).on(Ops::WRITE).in_dir("flash"));
         let value = [2; 6000];
         core.put(b"key", &value, Durability::Durable).expect("room, when the reader has gone");
@@ -143,9 +148,7 @@ fn what_readers_hold_is_waited_for_where_the_file_system_is_full() {
 fn collection_goes_on_with_another_chunk_where_one_gets_no_space() {
     let world = World::new();
     let (core, count) = nearly_full_in(&world);
-    for number in (0..count).step_by(2) {
-        core.delete(&key_of(number), Durability::Durable).expect("deletes need no room");
-    }
+    delete(&core, (0..count).step_by(2));
     world.inject(FaultPlan::nth(1, FaultKind::Enospc).on(Ops::WRITE).in_dir("flash"));
     core.collect_all().expect("no faults but that");
     assert_eq!(world.heal().hit, 1, "the write was refused");
@@ -159,17 +162,8 @@ fn collection_goes_on_when_readers_have_gone() {
     let core = store_of(&World::new(), 16 * (16 << 10));
     let put = |number: u32| core.put(&key_of(number), &[1; 400], Durability::Durable);
     let full = (0..).find(|number| put(*number).is_err()).expect("flash is full some time");
-    for number in (0..full).step_by(3) {
-        core.delete(&key_of(number), Durability::Durable).expect("deletes need no room");
-    }
-    let (pinned, is_pinned) = std::sync::mpsc::channel();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let _reader = crossbeam_epoch::pin();
-            pinned.send(()).expect("somebody waits");
-            std::thread::sleep(Duration::from_millis(50));
-        });
-        is_pinned.recv().expect("it is pinned");
+    delete(&core, (0..full).step_by(3));
+    beside_a_reader(Duration::from_millis(50), || {
         core.put(b"long", &[1; 40_000], Durability::Durable).expect("a third of all is garbage");
     });
 }
@@ -179,12 +173,10 @@ fn collection_goes_on_when_readers_have_gone() {
 #[test]
 fn collection_takes_nothing_of_the_time_to_wait() {
     let (core, count) = nearly_full();
-    for number in (0..count).step_by(2) {
-        core.delete(&key_of(number), Durability::Durable).expect("deletes need no room");
-    }
+    delete(&core, (0..count).step_by(2));
     let allocate = || core.storage.devices()[0].allocate(&*core.pool, State::Part, 16 << 10, false);
     let full = (0..40).find_map(|_| allocate().err()).expect("it is full some time");
-    let (pinned, is_pinned) = std::sync::mpsc::channel();
+    let (pinned, is_pinned) = channel();
     let mut given_up = None;
     let begin = std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -210,7 +202,7 @@ fn what_an_idle_thread_gave_up_comes_back() {
     let core = store_of(&World::new(), 1 << 20);
     let value = [1; 3 * 16_000];
     core.put(b"key", &value, Durability::Durable).expect("room");
-    let (done, is_done) = std::sync::mpsc::channel();
+    let (done, is_done) = channel();
     let (end, is_end) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
         let core = &core;
@@ -279,9 +271,7 @@ fn garbage_is_counted_as_it_comes_and_goes() {
         device.garbage()
     };
     let full = counted();
-    for number in (0..count).step_by(2) {
-        core.delete(&key_of(number), Durability::Durable).expect("deletes need no room");
-    }
+    delete(&core, (0..count).step_by(2));
     core.reclaim(Reclaim::All).expect("deletes need no room");
     let half = counted();
     assert!(half > full + device.usage().used / 4, "{full} before, {half} behind");
