@@ -179,6 +179,10 @@ pub struct Scale {
     /// Length of each workload in seconds, its warm-up not counted (default: 5; less where there are many)
     #[arg(long, value_name = "S", value_parser = positive)]
     pub seconds: Option<f64>,
+    /// Distribution of the zipfian workloads, of exponent 0.99, where the figure does not vary it (default: scrambled; for
+    /// PrismDB's figures, zipfian)
+    #[arg(long, value_enum)]
+    pub distribution: Option<Keys>,
     /// Where and how large.
     #[command(flatten)]
     pub place: Place,
@@ -220,6 +224,17 @@ pub enum Keys {
     Zipfian,
     /// Every key alike
     Uniform,
+}
+
+impl Keys {
+    /// The distribution, where zipfian ones have this exponent.
+    pub fn of(self, theta: f64) -> Distribution {
+        match self {
+            Keys::Scrambled => Distribution::Scrambled(theta),
+            Keys::Zipfian => Distribution::Zipfian(theta),
+            Keys::Uniform => Distribution::Uniform,
+        }
+    }
 }
 
 /// On what every command measures.
@@ -408,11 +423,7 @@ impl Run {
 
     /// The distribution of the zipfian workloads.
     pub fn distribution(&self) -> Distribution {
-        match self.distribution {
-            Keys::Scrambled => Distribution::Scrambled(self.theta),
-            Keys::Zipfian => Distribution::Zipfian(self.theta),
-            Keys::Uniform => Distribution::Uniform,
-        }
+        self.distribution.of(self.theta)
     }
 }
 

@@ -227,7 +227,7 @@ pub fn run(
     for phase in std::iter::once(&load_phase(case)).chain(&case.phases) {
         let report = |share: f64, ops: u64| progress(&phase.name, share, ops);
         let mut measured = phase::run(&bed(case, &*store, &ledger), &own(phase), &report)?;
-        if let Some(reference) = case.reference.as_ref().filter(|_| phase.only_reads()) {
+        if let Some(reference) = case.reference.as_ref().filter(|_| phase.reads_single_keys()) {
             measured.reference = reference.measure(phase.threads);
         }
         outcome.phases.push(measured);

@@ -83,9 +83,10 @@ pub struct Phase {
 }
 
 impl Phase {
-    /// Whether it is a closed loop of reads.
-    pub fn only_reads(&self) -> bool {
-        self.rate.is_none() && self.mix.share(Op::Read) == 1.0
+    /// Whether it is a closed loop that reads single keys, one at a time, and at most writes beside that.
+    pub fn reads_single_keys(&self) -> bool {
+        let share = |op| self.mix.share(op);
+        self.rate.is_none() && share(Op::Read) > 0.0 && share(Op::Scan) + share(Op::MultiRead) == 0.0
     }
 }
 

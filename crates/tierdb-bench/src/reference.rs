@@ -1,4 +1,4 @@
-//! What flash does by itself, measured in the same run, and what that allows a store: the ceiling of its reads.
+//! What flash does by itself, measured in the same run, and what that allows a store: the ceiling of a workload on single keys.
 
 use crate::phase::Measured;
 use crate::report::{Repeated, Report, Spread};
@@ -91,8 +91,8 @@ pub fn measure(dir: &Path, each: Duration, emulated: Option<&str>) -> (Reference
     }
 }
 
-/// Where a case finds the file of a [`Medium`], to read it behind each phase that only reads: what a device gives changes with the
-/// hour, so only what it gave in the same minute says what it allowed.
+/// Where a case finds the file of a [`Medium`], to read it behind each phase that reads single keys: what a device gives changes with
+/// the hour, so only what it gave in the same minute says what it allowed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Beside {
     /// The directory of the file.
@@ -120,15 +120,20 @@ fn depths(dir: &Path, wanted: &[usize], each: Duration) -> Result<Vec<Depth>> {
     measured.collect()
 }
 
-/// What hit ratio, device and processor allow a phase of reads.
+/// What hit ratio, device and processor allow a phase of reads, or of reads and writes, of single keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ceiling {
+    /// The share of operations that read.
+    pub reading: f64,
     /// The share of reads that go to flash.
     pub misses: f64,
     /// What one of these takes on an idle device on average, in microseconds.
     pub device_us: f64,
     /// What a read takes that does not go to flash, in microseconds.
     pub hit_us: f64,
+    /// What the writes take that are operations of their own, for each operation of any kind, if each takes their median, in
+    /// microseconds.
+    pub write_us: f64,
     /// Operations a second if each thread did nothing but this, one after another.
     pub by_latency: f64,
     /// Operations a second whose misses the device can take with as many in flight as there are threads.
@@ -142,22 +147,25 @@ impl Ceiling {
     }
 }
 
-/// The latencies of a phase that only reads, in a closed loop, and the share of reads that did not go to flash.
-fn reads_alone(phase: &Measured) -> Option<(&Latency, f64)> {
-    let [reads] = phase.latencies.as_slice() else { return None };
-    (reads.op == Op::Read && phase.offered_rate.is_none()).then_some((reads, phase.hit_ratio?))
+/// The latencies of the reads of a closed loop on single keys, and the share of its reads that did not go to flash.
+fn single_reads(phase: &Measured) -> Option<(&Latency, f64)> {
+    let single = |latency: &Latency| !matches!(latency.op, Op::Scan | Op::MultiRead);
+    if phase.offered_rate.is_some() || !phase.latencies.iter().all(single) {
+        return None;
+    }
+    Some((phase.latencies.iter().find(|latency| latency.op == Op::Read)?, phase.hit_ratio?))
 }
 
 /// The median latency of the reads of `phase` that did not go to flash, in microseconds: they are the fastest, so the
-/// middle one of them stands at half their share of all. `None` if there were none, or not only reads.
+/// middle one of them stands at half their share of all. `None` if there were none, or other than reads and writes of single keys.
 pub fn hit_median(phase: &Measured) -> Option<f64> {
-    let (reads, hits) = reads_alone(phase)?;
+    let (reads, hits) = single_reads(phase)?;
     (hits > 0.0).then(|| at_share(reads, hits / 2.0))
 }
 
 /// The same of those that went to flash: the slowest.
 pub fn miss_median(phase: &Measured) -> Option<f64> {
-    let (reads, hits) = reads_alone(phase)?;
+    let (reads, hits) = single_reads(phase)?;
     (hits < 1.0).then(|| at_share(reads, (1.0 + hits) / 2.0))
 }
 
@@ -193,20 +201,35 @@ impl Reference {
         if phase.reference.is_empty() { &self.depths } else { &phase.reference }
     }
 
-    /// The ceiling of a closed loop that only reads; `None` for other phases.
+    /// The ceiling of a closed loop that reads single keys, and may write some; `None` for other phases.
+    ///
+    /// A write takes the median of writes, so that what some of them wait for is not allowed for; that of a read-modify-write, which is
+    /// not measured by itself, takes nothing.
     pub fn ceiling(&self, phase: &Measured) -> Option<Ceiling> {
-        let misses = 1.0 - reads_alone(phase)?.1;
+        let misses = 1.0 - single_reads(phase)?.1;
         let depths = self.beside(phase);
         let alone = depths.first()?;
         let device_us = (1e6 / alone.per_second.max(1e-9)).max(self.emulated_us.unwrap_or(0.0));
         let (hit_us, threads) = (hit_median(phase).unwrap_or(0.0), phase.threads);
         let at_depth = depths.iter().find(|own| own.depth >= threads).or(depths.last())?;
+        let operations: u64 = phase.latencies.iter().map(|latency| latency.count).sum();
+        let (mut reading, mut write_us) = (0.0, 0.0);
+        for latency in &phase.latencies {
+            let share = latency.count as f64 / operations.max(1) as f64;
+            match latency.op {
+                Op::Update | Op::Insert => write_us += share * latency.p50_us,
+                _ => reading += share,
+            }
+        }
+        let read_us = misses * device_us + (1.0 - misses) * hit_us;
         Some(Ceiling {
+            reading,
             misses,
             device_us,
             hit_us,
-            by_latency: threads as f64 * 1e6 / (misses * device_us + (1.0 - misses) * hit_us).max(1e-3),
-            by_device: at_depth.per_second / misses.max(1e-9),
+            write_us,
+            by_latency: threads as f64 * 1e6 / (reading * read_us + write_us).max(1e-3),
+            by_device: at_depth.per_second / (reading * misses).max(1e-9),
         })
     }
 
@@ -234,15 +257,22 @@ pub fn text(report: &Report, case: &Repeated) -> String {
     let first = case.first();
     for phase in &first.phases {
         let Some(ceiling) = reference.ceiling(phase) else { continue };
+        let own = 1.0 - ceiling.reading;
+        let writes = if own > 0.0 {
+            format!(", {:.0} % writes of {} us", own * 100.0, micros(ceiling.write_us / own))
+        } else {
+            String::new()
+        };
         let _ = writeln!(
             out,
-            "  ceiling, {}: {} ops/s ({:.0} % misses of {} us, hits of {} us, {} threads: {}; device: {}); {:.0} % of it \
+            "  ceiling, {}: {} ops/s ({:.0} % misses of {} us, hits of {} us{}, {} threads: {}; device: {}); {:.0} % of it \
              reached, and {:.0} % of the processors used",
             phase.name,
             grouped(ceiling.rate() as u64),
             ceiling.misses * 100.0,
             micros(ceiling.device_us),
             micros(ceiling.hit_us),
+            writes,
             phase.threads,
             grouped(ceiling.by_latency as u64),
             grouped(ceiling.by_device.min(1e12) as u64),
@@ -314,11 +344,29 @@ mod tests {
     }
 
     #[test]
-    fn phases_that_write_have_none() {
+    fn writes_take_their_own_time_and_none_of_the_device() {
+        let mut phase = reads(2, vec![(2.0, 0.5), (200.0, 1.0)], 0.5);
+        let of = |op, count, p50_us| Latency { op, count, p50_us, ..phase.latencies[0].clone() };
+        let (updates, both) = (of(Op::Update, 3, 8.0), of(Op::ReadModifyWrite, 1, 60.0));
+        phase.latencies.extend([updates, both]);
+        let ceiling = reference(None).ceiling(&phase).expect("reads");
+        // Two of five operations read, of which half take 100 us, and half 2 us, which is where a quarter of all are done; three take 8 us.
+        assert_eq!((ceiling.reading, ceiling.hit_us), (0.4, 2.0));
+        assert!((ceiling.by_latency - 2e6 / (0.4 * 51.0 + 0.6 * 8.0)).abs() < 1.0, "{ceiling:?}");
+        // One operation in five reads from the device, which takes 30,000 with as many in flight.
+        assert!((ceiling.by_device - 150_000.0).abs() < 1.0, "{ceiling:?}");
+    }
+
+    #[test]
+    fn phases_of_other_operations_and_open_loops_have_none() {
         let mut phase = reads(1, vec![(1.0, 1.0)], 1.0);
         phase.latencies[0].op = Op::Update;
         assert_eq!(reference(None).ceiling(&phase), None);
         phase.latencies[0].op = Op::Read;
+        assert!(reference(None).ceiling(&phase).is_some());
+        phase.latencies.push(Latency { op: Op::Scan, ..phase.latencies[0].clone() });
+        assert_eq!(reference(None).ceiling(&phase), None);
+        phase.latencies.pop();
         phase.offered_rate = Some(5.0);
         assert_eq!(reference(None).ceiling(&phase), None);
     }

@@ -7,10 +7,9 @@ pub mod prism;
 pub mod slab;
 pub mod view;
 
-use crate::args::{Paper, Place, Scale, Source};
+use crate::args::{Keys, Paper, Place, Scale, Source};
 use crate::case::Case;
 use crate::failure::Failure;
-use crate::keys::Distribution;
 use crate::phase::{Limit, Phase, Warmup};
 use crate::plan::{self, Plan};
 use crate::store::{Durability, Systems};
@@ -51,6 +50,8 @@ struct Defaults {
     /// Memory and fast tier for each byte of data.
     memory: f64,
     fast: f64,
+    /// How zipfian workloads choose keys.
+    distribution: Keys,
     /// What is imitated on flash, and on a fast block device.
     flash: &'static str,
     block: &'static str,
@@ -66,6 +67,7 @@ struct Draft<'a> {
     keys: u64,
     threads: usize,
     seconds: f64,
+    distribution: Keys,
     cases: Vec<(String, Case)>,
 }
 
@@ -83,6 +85,7 @@ impl<'a> Draft<'a> {
             keys: scale.keys.unwrap_or(defaults.keys),
             threads: scale.threads.unwrap_or(defaults.threads),
             seconds: scale.seconds.unwrap_or(defaults.seconds),
+            distribution: scale.distribution.unwrap_or(defaults.distribution),
             cases: Vec::new(),
         }
     }
@@ -137,7 +140,7 @@ impl<'a> Draft<'a> {
         Phase {
             name: name.to_owned(),
             mix: workload.mix(),
-            keys: workload.distribution(Distribution::Scrambled(0.99)),
+            keys: workload.distribution(self.distribution.of(0.99)),
             threads: self.threads,
             durability: Durability::Durable,
             warmup: (warm > 0.0).then_some(Warmup::For(Limit::Seconds(self.seconds * warm))),

@@ -6,7 +6,7 @@
 
 use super::view::{At, Column, Drawing, View};
 use super::{Defaults, Draft, Experiment, NOT_GIVEN};
-use crate::args::Scale;
+use crate::args::{Keys, Scale};
 use crate::failure::Failure;
 use crate::keys::Distribution;
 use crate::knobs::Batching;
@@ -310,6 +310,7 @@ impl Figure {
             keys: 200_000,
             threads: 4,
             seconds: 5.0,
+            distribution: Keys::Scrambled,
             memory: MEMORY,
             fast: FAST,
             flash: "pcie4-ssd",

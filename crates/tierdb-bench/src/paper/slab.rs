@@ -7,7 +7,7 @@
 
 use super::view::{At, Column, Drawing, View};
 use super::{Defaults, Draft, Experiment, NOT_GIVEN};
-use crate::args::Scale;
+use crate::args::{Keys, Scale};
 use crate::case::Case;
 use crate::failure::Failure;
 use crate::keys::Distribution;
@@ -354,6 +354,7 @@ impl Figure {
             keys: 200_000,
             threads: 8,
             seconds: 5.0,
+            distribution: Keys::Zipfian,
             memory: 0.1,
             fast: 0.2,
             flash: "qlc",

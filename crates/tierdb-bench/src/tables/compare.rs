@@ -32,6 +32,9 @@ pub(super) const TIGHT: &str = "flash of twice the data";
 /// How systems read one SSD where all peers are compared.
 pub(super) const DIRECT: &str = "direct I/O";
 pub(super) const CACHED: &str = "through the page cache";
+/// What production is like, by those who measured it.
+pub(super) const NUTANIX: &str = "PRISM's production mix";
+pub(super) const MIXGRAPH: &str = "Facebook's mixgraph";
 /// The second phase of C where two are run.
 pub(super) const MORE_THREADS: &str = "c, 4 threads";
 
@@ -65,6 +68,8 @@ pub enum Comparison {
     EmbeddedSync,
     /// valuelog and all peers on one SSD, writes grouped
     OneSsdGrouped,
+    /// valuelog and RocksDB over a fast tier and flash, mixes of production
+    Production,
     /// Bytes written to flash for each byte of uniform updates
     Writes,
     /// Latency of hits and misses, share of the device, checksums, idling
@@ -195,11 +200,12 @@ fn command(comparison: Comparison, asked: &Tables, group: Option<ByteSize>) -> S
 
 impl Comparison {
     /// Every comparison, the longest last.
-    pub const ALL: [Comparison; 9] = [
+    pub const ALL: [Comparison; 10] = [
         Comparison::Recovery,
         Comparison::Limits,
         Comparison::OneSsdSync,
         Comparison::EmbeddedSync,
+        Comparison::Production,
         Comparison::TwoTiers,
         Comparison::Slab,
         Comparison::SlabBlock,
@@ -214,6 +220,7 @@ impl Comparison {
             Comparison::OneSsdSync => "one-ssd-sync",
             Comparison::EmbeddedSync => "embedded-sync",
             Comparison::OneSsdGrouped => "one-ssd-grouped",
+            Comparison::Production => "production",
             Comparison::Writes => "writes",
             Comparison::Limits => "limits",
             Comparison::Recovery => "recovery",
@@ -231,6 +238,7 @@ impl Comparison {
                 "One SSD, every write synced, 4 threads: valuelog beside fjall, redb, LMDB"
             }
             Comparison::OneSsdGrouped => "One SSD, writes grouped, 2 threads: valuelog beside all peers",
+            Comparison::Production => "Two tiers, mixes of production, 2 threads: valuelog beside RocksDB",
             Comparison::Writes => "Bytes written to flash: uniform updates",
             Comparison::Limits => "Limits of one machine",
             Comparison::Recovery => "Recovery, and space of the index",
@@ -267,11 +275,12 @@ impl Comparison {
                     vec![1, 4, 16];
             }
             Comparison::EmbeddedSync => {
-                // D inserts, and on one SSD memory bounds how many keys there can be.
+                // D and E insert, and on one SSD memory bounds how many keys there can be.
                 let keys = desk.keys(100_000);
                 let place = desk.place(Some((Desk::data(keys) / 4).max(INSERTING_MEMORY)), None);
-                desk.add("", &["tierdb-ssd", "fjall", "redb", "lmdb"], &["a", "f", "d"], keys, place)
-                    .threads = vec![4];
+                let workloads = ["load", "a", "b", "c", "f", "d", "e"];
+                desk.add("", &["tierdb-ssd", "fjall", "redb", "lmdb"], &workloads, keys, place).threads =
+                    vec![4];
             }
             Comparison::OneSsdGrouped => {
                 let (keys, place) = (desk.keys(4_000_000), desk.place(None, None));
@@ -282,6 +291,13 @@ impl Comparison {
                     desk.add(label, systems, &["a", "b", "c", "f", "d", "e"], keys, place.clone())
                         .durability = vec![Durability::Grouped];
                 }
+            }
+            Comparison::Production => {
+                let keys = desk.keys(4_000_000);
+                let both = ["tierdb-byte", "rocksdb-tiers"];
+                desk.add(NUTANIX, &both, &["nutanix"], keys, desk.shares(keys, 20, 20));
+                let place = Place { key_size: None, ..desk.place(None, None) };
+                desk.add(MIXGRAPH, &both, &["mixgraph"], keys, place).value_size = None;
             }
             Comparison::Writes => {
                 let keys = desk.keys(4_000_000);
@@ -322,7 +338,7 @@ impl Comparison {
                 repeat_c(&mut draft.plan);
                 settle(&mut draft.plan);
             }
-            Comparison::OneSsdGrouped => settle(&mut draft.plan),
+            Comparison::OneSsdGrouped | Comparison::Production => settle(&mut draft.plan),
             Comparison::Slab | Comparison::SlabBlock => {
                 settle(&mut draft.plan);
                 warm_as_the_paper(&mut draft.plan);

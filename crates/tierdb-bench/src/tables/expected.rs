@@ -52,9 +52,9 @@ pub(super) fn case(plan: &Plan, case: &Case) -> Duration {
             Some(Warmup::Settled { least, most, .. }) => (least + most) / 2.0,
         };
     }
-    let alone = case.phases.iter().filter(|phase| phase.only_reads()).count();
+    let read = case.phases.iter().filter(|phase| phase.reads_single_keys()).count();
     seconds +=
-        plan.reference.as_ref().map_or(0.0, |(_, each, _)| 2.0 * BESIDE * each.as_secs_f64() * alone as f64);
+        plan.reference.as_ref().map_or(0.0, |(_, each, _)| 2.0 * BESIDE * each.as_secs_f64() * read as f64);
     if case.recovery {
         seconds += AROUND + case.setup.keys as f64 / READ_BACK;
     }

@@ -1,6 +1,8 @@
 //! What each comparison shows, and what it is meant to reach.
 
-use super::compare::{CACHED, Comparison, DIRECT, DISTRIBUTIONS, MORE_THREADS, ROOM, TIGHT};
+use super::compare::{
+    CACHED, Comparison, DIRECT, DISTRIBUTIONS, MIXGRAPH, MORE_THREADS, NUTANIX, ROOM, TIGHT,
+};
 use super::grid::{Column, Grid, Row, Target};
 use crate::plots::{self, Plot, Series, Shape};
 use crate::report::Report;
@@ -9,6 +11,10 @@ use crate::workload::Op;
 const READS: &[&str] = &["B", "C", "D"];
 const MIXED: &[&str] = &["A", "F"];
 const C_4: &str = "C, 4 threads";
+/// The load and all workloads of YCSB, by their heads, and with the phases that they are.
+const ALL: &[&str] = &["load", "A", "B", "C", "D", "E", "F"];
+const ALL_PHASES: [(&str, &str); 7] =
+    [("load", "load"), ("A", "a"), ("B", "b"), ("C", "c"), ("D", "d"), ("E", "e"), ("F", "f")];
 
 /// Columns of phases of one case.
 fn columns(heads: &[(&'static str, &'static str)]) -> Vec<Column> {
@@ -34,14 +40,20 @@ impl Comparison {
                     label: "",
                     ours: "tierdb-ssd",
                     peers,
-                    columns: columns(&[("A", "a"), ("F", "f"), ("D", "d")]),
-                    targets: peers
-                        .iter()
-                        .flat_map(|peer| targets(&[(Row::Times(peer), &["A", "F", "D"], 1.0)]))
-                        .collect(),
+                    columns: columns(&ALL_PHASES),
+                    targets: peers.iter().flat_map(|peer| targets(&[(Row::Times(peer), ALL, 1.0)])).collect(),
                 }]
             }
             Comparison::OneSsdGrouped => grouped(),
+            Comparison::Production => [(NUTANIX, "nutanix"), (MIXGRAPH, "mixgraph")]
+                .map(|(label, phase)| Grid {
+                    label,
+                    ours: "tierdb-byte",
+                    peers: &["rocksdb-tiers"],
+                    columns: columns(&[("load, grouped", "load"), (phase, phase)]),
+                    targets: Vec::new(),
+                })
+                .into(),
             Comparison::Writes => {
                 let grid = |label, peers| Grid {
                     label,
@@ -89,6 +101,7 @@ impl Comparison {
 fn two_tiers(label: &'static str, mixed: f64, reads: f64) -> Grid {
     const OURS: &str = "tierdb-byte";
     const PEER: &str = "rocksdb-tiers";
+    const SINGLE: &[&str] = &["A", "B", "C", C_4, "D", "F"];
     Grid {
         label,
         ours: OURS,
@@ -109,8 +122,8 @@ fn two_tiers(label: &'static str, mixed: f64, reads: f64) -> Grid {
             (Row::Times(PEER), &["E"], 1.4),
             (Row::Times(PEER), &[C_4], 3.0),
             (Row::Times("rocksdb-fast"), &["A"], 1.5),
-            (Row::TailShare(PEER), &["A", "B", "C", C_4, "D", "F"], 0.5),
-            (Row::Ceiling(OURS), &["C", C_4], 85.0),
+            (Row::TailShare(PEER), SINGLE, 0.5),
+            (Row::Ceiling(OURS), SINGLE, 85.0),
         ]),
     }
 }
@@ -145,12 +158,8 @@ fn synced() -> Grid {
 fn grouped() -> Vec<Grid> {
     const PEER: &str = "rocksdb";
     const EMBEDDED: [&str; 3] = ["fjall", "redb", "lmdb"];
-    const ALL: &[&str] = &["load", "A", "B", "C", "D", "E", "F"];
-    let grid = |label, ours, peers, targets| {
-        let phases =
-            [("load", "load"), ("A", "a"), ("B", "b"), ("C", "c"), ("D", "d"), ("E", "e"), ("F", "f")];
-        Grid { label, ours, peers, columns: columns(&phases), targets }
-    };
+    let grid =
+        |label, ours, peers, targets| Grid { label, ours, peers, columns: columns(&ALL_PHASES), targets };
     let direct = targets(&[
         (Row::Times(PEER), &["A"], 2.5),
         (Row::Times(PEER), READS, 2.0),
@@ -288,7 +297,7 @@ mod tests {
                     let run = Outcome {
                         system: (*system).to_owned(),
                         threads: 1,
-                        phases: ["load", "a", "put"].map(phase).to_vec(),
+                        phases: ["load", "a", "put", "nutanix", "mixgraph"].map(phase).to_vec(),
                         ..Outcome::default()
                     };
                     report.cases.push(Repeated { label: grid.label.to_owned(), runs: vec![run] });
