@@ -66,12 +66,7 @@ fn a_file_system_that_was_full_is_asked_again() {
             put(b"key").expect("room");
         }
         let device = &core.storage.devices()[0];
-        let chunk = device.allocate(&*core.pool, State::Part, 16 << 10, false).expect("room");
-        world.inject(FaultPlan::nth(1, FaultKind::Enospc).on(Ops::WRITE));
-        let block = AlignedBuf::zeroed(4096).expect("memory");
-        let refused = device.write_durable(u64::from(chunk) * (16 << 10), &block, Cause::Reclaim);
-        assert_eq!(refused.expect_err("the file system is full").kind(), ErrorKind::NoSpace);
-        world.heal();
+        refuse_a_write(&world, &core);
         while device.available() > 2 {
             device.allocate(&*core.pool, State::Part, 16 << 10, false).expect("room");
         }
@@ -80,6 +75,33 @@ fn a_file_system_that_was_full_is_asked_again() {
         drop(reader);
         put(b"key").expect("all chunks but a few are garbage");
     }
+}
+
+/// A write to a free chunk finds the file system full.
+fn refuse_a_write(world: &World, core: &Core<SimPool, SimDir>) {
+    let device = &core.storage.devices()[0];
+    let chunk = device.allocate(&*core.pool, State::Part, 16 << 10, false).expect("room");
+    world.inject(FaultPlan::nth(1, FaultKind::Enospc).on(Ops::WRITE));
+    let block = AlignedBuf::zeroed(4096).expect("memory");
+    let refused = device.write_durable(u64::from(chunk) * (16 << 10), &block, Cause::Reclaim);
+    assert_eq!(refused.expect_err("the file system is full").kind(), ErrorKind::NoSpace);
+    world.heal();
+}
+
+/// Goal: garbage is collected in the background before a writer needs it, where a file system is full and the chunks that are free have
+/// given their space back. Method: half of a store does, and a write is refused.
+#[test]
+fn free_chunks_without_space_leave_a_full_file_system_short_of_them() {
+    let world = World::new();
+    let (core, count) = nearly_full_in(&world);
+    let (device, free_pct) = (&core.storage.devices()[0], core.options.gc_free_pct);
+    delete(&core, 0..count / 2);
+    core.collect_all().expect("no faults");
+    wait_for_readers(&core);
+    core.discard_free().expect("no faults");
+    assert!(!device.is_short(free_pct), "half of it is free");
+    refuse_a_write(&world, &core);
+    assert!(device.is_short(free_pct), "{} chunks are free", device.available());
 }
 
 /// Goal: who is given a free chunk for which the file system has no room, since it gave its space back and others took that, goes on

@@ -35,9 +35,10 @@ impl<D: Dir> Device<D> {
         self.garbage.load(Ordering::Relaxed)
     }
 
-    /// Whether less than `pct` percent of it is free, or less than four chunks.
+    /// Whether less than `pct` percent of it is free, or less than four chunks; where the file system is full, only those count that
+    /// have their space.
     pub fn is_short(&self, pct: u8) -> bool {
-        let available = self.available();
+        let available = self.counted_on();
         available * 100 < self.capacity_chunks() * u64::from(pct) || available <= self.reserve() + 1
     }
 

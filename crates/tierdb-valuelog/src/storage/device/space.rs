@@ -123,11 +123,14 @@ impl<D: Dir> Device<D> {
         self.available() + u64::from(self.waiting.load(Ordering::Acquire))
     }
 
+    /// Chunks that are free, and where the file system is full, have their space.
+    pub(super) fn counted_on(&self) -> u64 {
+        if self.full.load(Ordering::Relaxed) { self.space().whole() } else { self.available() }
+    }
+
     /// Chunks that can be given out for ordinary writes; where the file system is full, those that have their space.
     pub fn room(&self) -> u64 {
-        let available =
-            if self.full.load(Ordering::Relaxed) { self.space().whole() } else { self.available() };
-        available.saturating_sub(self.reserve())
+        self.counted_on().saturating_sub(self.reserve())
     }
 
     /// Whether a chunk that has its space is free, for collection at least.
