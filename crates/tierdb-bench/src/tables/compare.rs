@@ -68,7 +68,7 @@ pub enum Comparison {
     EmbeddedSync,
     /// valuelog and all peers on one SSD, writes grouped
     OneSsdGrouped,
-    /// valuelog and RocksDB over a fast tier and flash, mixes of production
+    /// valuelog, slab and RocksDB over a fast tier and flash, mixes of production
     Production,
     /// Bytes written to flash for each byte of uniform updates
     Writes,
@@ -238,7 +238,9 @@ impl Comparison {
                 "One SSD, through the page cache, every write synced, 4 threads: valuelog beside fjall, redb, LMDB"
             }
             Comparison::OneSsdGrouped => "One SSD, writes grouped, 2 threads: valuelog beside all peers",
-            Comparison::Production => "Two tiers, mixes of production, 2 threads: valuelog beside RocksDB",
+            Comparison::Production => {
+                "Two tiers, mixes of production, 2 threads: valuelog beside RocksDB and slab"
+            }
             Comparison::Writes => "Bytes written to flash: uniform updates",
             Comparison::Limits => "Limits of one machine",
             Comparison::Recovery => "Recovery, and space of the index",
@@ -295,10 +297,10 @@ impl Comparison {
             }
             Comparison::Production => {
                 let keys = desk.keys(4_000_000);
-                let both = ["tierdb-byte", "rocksdb-tiers"];
-                desk.add(NUTANIX, &both, &["nutanix"], keys, desk.shares(keys, 20, 20));
+                let all = ["tierdb-byte", "slab-byte", "rocksdb-tiers"];
+                desk.add(NUTANIX, &all, &["nutanix"], keys, desk.shares(keys, 20, 20));
                 let place = Place { key_size: None, ..desk.place(None, None) };
-                desk.add(MIXGRAPH, &both, &["mixgraph"], keys, place).value_size = None;
+                desk.add(MIXGRAPH, &all, &["mixgraph"], keys, place).value_size = None;
             }
             Comparison::Writes => {
                 let keys = desk.keys(4_000_000);

@@ -49,7 +49,7 @@ impl Comparison {
                 .map(|(label, phase)| Grid {
                     label,
                     ours: "tierdb-byte",
-                    peers: &["rocksdb-tiers"],
+                    peers: &["rocksdb-tiers", "slab-byte"],
                     columns: columns(&[("load, grouped", "load"), (phase, phase)]),
                     targets: Vec::new(),
                 })
