@@ -3,8 +3,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
+use tierdb_base::FailureLatch;
 use tierdb_base::mutant::Site;
-use tierdb_fuzz::{Base, Harm, checksum_sites, store, unchecked};
+use tierdb_fuzz::{Base, Harm, checksum_sites, entries, store, unchecked};
 use tierdb_log::LoggedOptions;
 use tierdb_pmem::Pool;
 use tierdb_sim::World;
@@ -19,7 +20,7 @@ static BASE: LazyLock<(Base, Vec<Site>)> = LazyLock::new(|| {
 fn exercise(world: &World, salvage: bool) {
     let options = LoggedOptions { salvage, ..store::logged_options() };
     for _ in 0..2 {
-        let Ok(pool) = store::logged_pool(world, options.clone()) else { return };
+        let Ok(pool) = entries::open_pool(world, options.clone(), FailureLatch::new()) else { return };
         let mut page = [0; 4096];
         for at in (0..pool.len()).step_by(4096) {
             let _ = pool.read(at, &mut page);

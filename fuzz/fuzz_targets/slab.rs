@@ -8,7 +8,9 @@ use tierdb_base::mutant::Site;
 use tierdb_fuzz::slab::{Fast, exercise, stores};
 use tierdb_fuzz::{Base, Harm, checksum_sites, unchecked};
 
-static BASES: LazyLock<(Vec<(Base, Fast)>, Vec<Site>)> = LazyLock::new(|| {
+type Store = (Base, Fast);
+
+static BASES: LazyLock<(Vec<Store>, Vec<Site>)> = LazyLock::new(|| {
     let worlds: Vec<_> = [Fast::Memory, Fast::Device]
         .into_iter()
         .flat_map(|fast| stores(fast).into_iter().map(move |world| (world, fast)))

@@ -2,9 +2,10 @@
 
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
-use tierdb_base::FailureLatch;
+use tierdb_base::{FailureLatch, Result};
 use tierdb_device::Meter;
 use tierdb_engine::{Durability, Engine, KeyRange, Media, TierDir, WriteBatch};
+use tierdb_log::{LoggedOptions, LoggedPool};
 use tierdb_pmem::Pool;
 use tierdb_sim::{SimDir, World};
 
@@ -29,6 +30,17 @@ pub fn media<P: Pool>(pool: P, latch: FailureLatch, world: &World, flash: u64) -
         latch,
         mode: "simulated".into(),
     }
+}
+
+/// Creates a logged pool in the directory `fast` of a world.
+pub fn create_pool(world: &World, options: LoggedOptions, latch: FailureLatch) -> LoggedPool<SimDir> {
+    LoggedPool::create(world.dir("fast"), options, SEED, latch, Meter::new(), None)
+        .expect("a pool is created")
+}
+
+/// Opens it.
+pub fn open_pool(world: &World, options: LoggedOptions, latch: FailureLatch) -> Result<LoggedPool<SimDir>> {
+    LoggedPool::open(world.dir("fast"), options, SEED, latch, Meter::new(), None)
 }
 
 fn key(number: usize) -> Vec<u8> {
@@ -120,7 +132,7 @@ fn change(engine: &dyn Engine) {
 }
 
 /// Reads all of a store that opens, writes to it, closes it, and reads what another open finds.
-pub fn open_and_use<E: Engine>(open: impl Fn() -> tierdb_base::Result<E>) {
+pub fn open_and_use<E: Engine>(open: impl Fn() -> Result<E>) {
     for write in [true, false] {
         let Ok(engine) = open() else { return };
         read(&engine);

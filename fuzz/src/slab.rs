@@ -1,10 +1,10 @@
 //! Small stores of the slab engine on simulated media, with something of everything in them.
 
-use crate::entries::{self, SEED, fill_and_watch, open_and_use};
+use crate::entries::{self, create_pool, fill_and_watch, open_and_use, open_pool};
 use tierdb_base::{FailureLatch, Result};
 use tierdb_device::Meter;
 use tierdb_engine::{Background, Durability, Engine, KeyRange, Media, TierDir};
-use tierdb_log::{LoggedOptions, LoggedPool};
+use tierdb_log::LoggedOptions;
 use tierdb_pmem::Pool;
 use tierdb_sim::{SimDir, World};
 use tierdb_slab::{Options, SlabStore, salvage};
@@ -50,10 +50,6 @@ fn logged_options(salvage: bool) -> LoggedOptions {
     }
 }
 
-fn logged_pool(world: &World, latch: FailureLatch, salvage: bool) -> Result<LoggedPool<SimDir>> {
-    LoggedPool::open(world.dir("fast"), logged_options(salvage), SEED, latch, Meter::new(), None)
-}
-
 fn media<P: Pool>(pool: P, latch: FailureLatch, world: &World, fast: Fast) -> Media<P, SimDir> {
     let beside = match fast {
         Fast::Memory => Vec::new(),
@@ -80,9 +76,8 @@ pub fn stores(fast: Fast) -> Vec<World> {
             world.add_dir("fast");
             world.add_dir("beside");
             let latch = FailureLatch::new();
-            let (dir, options_of_pool) = (world.dir("fast"), logged_options(false));
-            let pool = LoggedPool::create(dir, options_of_pool, SEED, latch.clone(), Meter::new(), None);
-            let media = media(pool.expect("a pool is created"), latch, &world, fast);
+            let pool = create_pool(&world, logged_options(false), latch.clone());
+            let media = media(pool, latch, &world, fast);
             filled(&world, SlabStore::create(media, options(fast)))
         }
     }
@@ -113,7 +108,7 @@ pub fn exercise(world: &World, fast: Fast) {
         Fast::Device => {
             let media = |salvage| {
                 let latch = FailureLatch::new();
-                let pool = logged_pool(world, latch.clone(), salvage)?;
+                let pool = open_pool(world, logged_options(salvage), latch.clone())?;
                 Ok(media(pool, latch, world, fast))
             };
             if let Ok(media) = media(true) {

@@ -1,10 +1,9 @@
 //! Small stores of the value-log engine on simulated media, with something of everything in them.
 
-use crate::entries::{SEED, fill, fill_and_watch, media, open_and_use};
-use tierdb_base::{FailureLatch, Result, checksum, checksum_parts};
-use tierdb_device::Meter;
+use crate::entries::{SEED, create_pool, fill, fill_and_watch, media, open_and_use, open_pool};
+use tierdb_base::{FailureLatch, checksum, checksum_parts};
 use tierdb_engine::Engine;
-use tierdb_log::{LoggedOptions, LoggedPool};
+use tierdb_log::LoggedOptions;
 use tierdb_pmem::Pool;
 use tierdb_sim::{SimDir, SimPool, World};
 use tierdb_valuelog::{Background, Media, Options, ValueLog, salvage};
@@ -34,11 +33,6 @@ fn in_memory(world: &World) -> Media<SimPool, SimDir> {
 /// How a logged pool of these stores is laid out.
 pub fn logged_options() -> LoggedOptions {
     LoggedOptions { log_len: 32 * (32 << 10), buffer_bytes: 32 << 10, ..LoggedOptions::new(POOL) }
-}
-
-/// Opens the pool in `fast` of a world.
-pub fn logged_pool(world: &World, options: LoggedOptions) -> Result<LoggedPool<SimDir>> {
-    LoggedPool::open(world.dir("fast"), options, SEED, FailureLatch::new(), Meter::new(), None)
 }
 
 /// A store on a byte-addressable pool: as it was at the events while several keys changed, as a kill leaves it, and
@@ -142,13 +136,12 @@ pub fn on_log() -> World {
     world.add_dir("fast");
     world.add_dir("flash");
     let latch = FailureLatch::new();
-    let (dir, meter) = (world.dir("fast"), Meter::new());
-    let pool = LoggedPool::create(dir, logged_options(), SEED, latch.clone(), meter, None);
-    let media = media(pool.expect("a pool is created"), latch, &world, FLASH);
+    let pool = create_pool(&world, logged_options(), latch.clone());
+    let media = media(pool, latch, &world, FLASH);
     let engine = ValueLog::create(media, options()).expect("a store is created");
     fill(&engine, |write| write());
     drop(engine);
-    let pool = logged_pool(&world, logged_options()).expect("a whole pool opens");
+    let pool = open_pool(&world, logged_options(), FailureLatch::new()).expect("a whole pool opens");
     pool.checkpoint().expect("room in the image");
     pool.publish(POOL - 8, 1);
     pool.commit().expect("no faults");
