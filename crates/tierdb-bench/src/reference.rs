@@ -258,7 +258,7 @@ pub fn text(report: &Report, case: &Repeated) -> String {
     for phase in &first.phases {
         let Some(ceiling) = reference.ceiling(phase) else { continue };
         let own = 1.0 - ceiling.reading;
-        let writes = if own > 0.0 {
+        let writes = if ceiling.write_us > 0.0 {
             format!(", {:.0} % writes of {} us", own * 100.0, micros(ceiling.write_us / own))
         } else {
             String::new()
