@@ -9,7 +9,7 @@ use crate::core::Core;
 use crate::moving::LONG_RUN;
 use crate::read::{Pointed, Ready};
 use crate::storage::is_beside;
-use crate::word::{Place, Word};
+use crate::word::{Aux, Place, Word};
 use std::collections::VecDeque;
 use std::ops::{Bound, Range};
 use tierdb_base::Result;
@@ -26,6 +26,9 @@ const MOST_WINDOW: usize = 256;
 /// Where they are scattered, those in so many places, or in a quarter as many as the cursor has passed: who reads some
 /// tens of entries is not made to wait for many more.
 const FIRST_PLACES: usize = 16;
+/// Values in the write buffer are wanted in the cache, as after a `get`, by who has passed fewer than this: who reads a whole store would
+/// drive out of the cache what is read again.
+const FEW_PASSED: usize = 256;
 /// Bytes of a key that room is made for in advance.
 const USUAL_KEY: usize = 24;
 /// Entries of a scan that are chained at once.
@@ -199,6 +202,12 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         };
         let wanted = next.iter().zip(settled).map(as_of);
         words.extend(wanted.take_while(|word| places.has_room_for(self.core, *word)));
+        if self.passed < FEW_PASSED {
+            let in_ring = |pointed: &&Pointed| matches!(pointed.word.place(), Place::Ring(_));
+            for Pointed { entry, .. } in words.iter().flatten().filter(in_ring) {
+                self.core.hsit.update_aux(*entry, Aux::wanted);
+            }
+        }
         self.seen.reserve(words.len());
         self.looked += words.len();
         self.runs += places.runs;

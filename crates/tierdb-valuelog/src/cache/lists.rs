@@ -170,6 +170,12 @@ impl Lists {
         self.node(after).before = before;
     }
 
+    /// Whether `after` follows `before` in a chain.
+    pub fn are_joined(&self, before: u32, after: u32) -> bool {
+        let (segment, at) = locate(before);
+        self.nodes[segment][at].after == after
+    }
+
     /// A slot whose chain lost a member and was not handed out yet.
     pub fn next_broken(&mut self) -> Option<u32> {
         while let Some(index) = self.broken.pop() {

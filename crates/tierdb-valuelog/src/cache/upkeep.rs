@@ -199,19 +199,21 @@ impl Cache {
     fn settle_queued(&self, lists: &mut Lists) -> Settled {
         let mut queued = [0; PIECE];
         let mut settled = Settled::default();
+        let guard = epoch::pin();
         let first = thread_shard();
         for shard in 0..Table::shards() {
             let room = PIECE - settled.count;
             let taken = self.table.dequeue(first + shard, &mut queued[..room]);
             settled.count += taken;
-            settled.freed += queued[..taken].iter().filter(|&&index| self.settle(lists, index)).count();
+            settled.freed +=
+                queued[..taken].iter().filter(|&&index| self.settle(lists, index, &guard)).count();
         }
         settled
     }
 
     /// Whether the slot was found empty, and freed.
-    fn settle(&self, lists: &mut Lists, index: u32) -> bool {
-        match self.table.cell(index).cached.get(&epoch::pin()) {
+    fn settle(&self, lists: &mut Lists, index: u32, guard: &Guard) -> bool {
+        match self.table.cell(index).cached.get(guard) {
             Some(cached) if !lists.is_linked(index) => {
                 let memory = self.policy.memory(lists.count());
                 if let Some(marks) = lists.ghost.wants(memory)
@@ -300,12 +302,18 @@ impl Cache {
 
     /// Links the members of scan ranges that are still cached, and returns how many there were.
     fn chain_ranges(&self, lists: &mut Lists, ranges: &mut Vec<ScanRange>) -> usize {
+        let guard = epoch::pin();
         let mut members = 0;
         for ScanRange { members: range, .. } in ranges.drain(..) {
             let mut before = None;
             for &(slot, entry) in &range {
                 let index = slot.index();
-                if !lists.is_linked(index) || !self.holds(index, entry) {
+                // Most ranges were scanned before. What leaves the cache leaves its chain, so what is chained need not be looked at.
+                if before.is_some_and(|before| lists.are_joined(before, index)) {
+                    before = Some(index);
+                    continue;
+                }
+                if !lists.is_linked(index) || !self.holds(index, entry, &guard) {
                     continue;
                 }
                 if let Some(before) = before.replace(index) {
@@ -318,7 +326,7 @@ impl Cache {
         members
     }
 
-    fn holds(&self, index: u32, entry: u64) -> bool {
-        self.table.cell(index).cached.get(&epoch::pin()).is_some_and(|cached| cached.entry == entry)
+    fn holds(&self, index: u32, entry: u64, guard: &Guard) -> bool {
+        self.table.cell(index).cached.get(guard).is_some_and(|cached| cached.entry == entry)
     }
 }

@@ -161,7 +161,7 @@ impl Contents {
     pub fn sort(&mut self) {
         let Contents { bytes, items, skip, .. } = self;
         let tail = |item: &Item| &bytes[item.start as usize..][..item.len as usize][*skip..];
-        items.sort_unstable_by(|a, b| a.head.cmp(&b.head).then_with(|| tail(a).cmp(tail(b))));
+        items.sort_by(|a, b| a.head.cmp(&b.head).then_with(|| tail(a).cmp(tail(b))));
     }
 
     /// Keeps the items whose key is wanted.

@@ -1,12 +1,13 @@
-//! Goal: what is read in the write buffer, or takes the place of a cached value, is not read from flash afterwards; and a key
+//! Goal: what is read in the write buffer, by key or by a scan of some hundred, or takes the place of a cached value, is not read from flash afterwards; and a key
 //! that is only written is not cached for ever.
 //! Method: some hundred keys whose values fit the cache; after each flush every value that was in the write buffer is on
 //! flash, and how many reads go there is counted.
 
 use crate::figure;
 use crate::rig::Sizes;
+use std::ops::Bound;
 use tierdb_engine::conformance::harm::Rig;
-use tierdb_engine::{Durability, Engine};
+use tierdb_engine::{Durability, Engine, KeyRange};
 use tierdb_valuelog::Background;
 
 const KEYS: u32 = 200;
@@ -56,4 +57,40 @@ fn what_is_read_in_the_write_buffer_is_cached_as_it_leaves() {
     let cached = figure(engine, "cached_by_reclaim") - before;
     assert!(cached < all / 10, "{cached} of {all}, none of which was read for 80 writes");
     assert!(read(engine, 80, 1) > all * 9 / 10);
+}
+
+/// Scans `count` of the keys from `first` on, of which there are 800 in the write buffer, and returns how many were cached as they left it.
+fn cached_by_scan(engine: &dyn Engine, first: u32, count: usize) -> u64 {
+    let before = figure(engine, "cached_by_reclaim");
+    let keys = first..first + 800;
+    for key in keys.clone() {
+        engine.put(&key.to_be_bytes(), &[key as u8; 100], Durability::Grouped).expect("room");
+    }
+    let range = KeyRange {
+        start: Bound::Included(keys.start.to_be_bytes().to_vec()),
+        end: Bound::Excluded(keys.end.to_be_bytes().to_vec()),
+    };
+    let mut cursor = engine.cursor(range, None).expect("a cursor");
+    for key in keys.take(count) {
+        let (found, value) = cursor.next().expect("no faults").expect("it was written");
+        assert_eq!((found, &value[..]), (key.to_be_bytes().to_vec(), &[key as u8; 100][..]));
+    }
+    drop(cursor);
+    assert_eq!(figure(engine, "cached_by_reclaim"), before, "all are in the write buffer");
+    engine.flush().expect("room");
+    figure(engine, "cached_by_reclaim") - before
+}
+
+#[test]
+fn what_a_scan_finds_in_the_write_buffer_is_cached_unless_the_scan_is_long() {
+    let rig = Rig::new(Sizes { background: Background::Inline, ..Sizes::roomy() }, None);
+    let engine = &*rig.open(&rig.empty_world()).expect("a new store");
+    let few = cached_by_scan(engine, 0, 50);
+    assert!((50..100).contains(&few), "{few}, and a window of them is looked for at a time");
+    let flash_reads = figure(engine, "flash_reads");
+    assert_eq!(engine.get(&49u32.to_be_bytes()).expect("no faults").as_deref(), Some(&[49; 100][..]));
+    assert_eq!(figure(engine, "flash_reads"), flash_reads, "it is cached");
+
+    let some = cached_by_scan(engine, 1000, 800);
+    assert!((256..400).contains(&some), "{some} of 800: the first ones");
 }
