@@ -286,7 +286,7 @@ fn the_tables_are_filled_and_one_of_them_again() {
     for (name, row) in [
         ("two-tiers", "| tierdb-byte, K ops/s |"),
         ("one-ssd-sync", "| | load, 1 thread | load, 4 | load, 16 | A, 1 thread | A, 4 | A, 16 |"),
-        ("embedded-sync", "| tierdb-ssd-cached, K ops/s |"),
+        ("embedded-sync", "| tierdb-ssd, K ops/s |"),
         ("one-ssd-grouped", "| tierdb-ssd, p99 of reads, us |"),
         ("production", "### Facebook's mixgraph"),
         ("writes", "### Flash of twice the data"),
@@ -377,6 +377,7 @@ fn the_figures_of_prism_run_and_stand_beside_it() {
     assert!(line(&said[0], "tierdb-byte", "e ").ends_with("average 325, median 270, 99 % 808 us"));
     assert!(line(&said[3], "tierdb-byte", "QD 64, combining").contains("11.7 times"));
     assert!(line(&said[3], "tierdb-byte", "QD 1, timeout").contains(" 1.00 "), "its own base");
+    assert!(line(&said[3], "tierdb-byte", "a queue for each of 32 readers").ends_with("not given"));
     assert!(line(&said[0], "tierdb-byte", "load ").ends_with("not given"));
     assert!(line(&said[1], "tierdb-byte", "d 0.5 ").ends_with("below 1; how much is not given"));
     assert!(said[3].contains("relative us"), "{}", said[3]);

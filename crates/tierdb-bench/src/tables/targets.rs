@@ -38,7 +38,7 @@ impl Comparison {
                 let peers: &[&str] = &["fjall", "redb", "lmdb"];
                 vec![Grid {
                     label: "",
-                    ours: "tierdb-ssd-cached",
+                    ours: "tierdb-ssd",
                     peers,
                     columns: columns(&ALL_PHASES),
                     targets: peers.iter().flat_map(|peer| targets(&[(Row::Times(peer), ALL, 1.0)])).collect(),
