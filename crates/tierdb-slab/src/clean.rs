@@ -5,6 +5,7 @@ use crate::levels::{FIRST, Level, Levels};
 use crate::live::LiveTable;
 use crate::partition::{Partition, RangeTombstone, State};
 use crate::plan::{Plan, Victims};
+use parking_lot::MutexGuard;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -51,7 +52,14 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// # Errors
     /// As [`Core::migrate`].
     pub fn clean_ranges(&self, goes_on: &dyn Fn() -> bool) -> Result<Cleaned> {
-        let _cleaning = self.work.cleaning.lock();
+        self.clean_alone(&self.work.cleaning.lock(), goes_on)
+    }
+
+    /// The same, by who keeps others from cleaning.
+    ///
+    /// # Errors
+    /// As [`Core::migrate`].
+    pub fn clean_alone(&self, _cleaning: &MutexGuard<'_, ()>, goes_on: &dyn Fn() -> bool) -> Result<Cleaned> {
         let _parts = self.work.dividing.read();
         let parts = self.router.read().parts.clone();
         // What is removed later waits for the next cleaning: a snapshot may be older than that, and then a table would be rewritten

@@ -211,9 +211,16 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if !self.is_cleaning_due() {
             return;
         }
+        let Some(cleaning) = self.work.cleaning.try_lock() else {
+            // A caller has begun one, which lets nobody else come first: room is made meanwhile.
+            *self.work.cleaning_from.lock() = Some(Instant::now() + CLEAN_AGAIN);
+            return;
+        };
         *self.work.cleaning_from.lock() = None;
-        let goes_on = || !self.is_waited_for() && !self.is_over(self.options.high_pct);
-        let again = match self.clean_ranges(&goes_on) {
+        let goes_on = || {
+            !self.is_waited_for() && !self.is_over(self.options.high_pct) && !self.flash.is_spent(self.levels)
+        };
+        let again = match self.clean_alone(&cleaning, &goes_on) {
             Ok(Cleaned::All) => return,
             Ok(Cleaned::Some) => Instant::now(),
             Ok(Cleaned::Readable) | Err(_) => {

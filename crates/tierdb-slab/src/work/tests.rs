@@ -128,6 +128,60 @@ fn what_can_wait_does_not_exceed_the_write_budget() {
     assert!(store.part().read().ranges.is_empty() && core.counters.table_bytes.get() > written);
 }
 
+/// Goal: a cleaning that begins while there is some of the budget left ends with it, and not with the last table.
+#[test]
+fn a_cleaning_ends_with_the_write_budget() {
+    let store = Store::new(POOL, Options { flash_bytes_per_day: vec![Some(1 << 30)], ..rig::options(POOL) });
+    let core = store.core();
+    (0..60).for_each(|number| store.put(&[b'k', number], 700));
+    store.engine.flush().expect("room");
+    let tables = store.part().read().tables.tables().count();
+    assert!(tables >= 4, "{tables}");
+    let snapshot = store.engine.snapshot().expect("open");
+    for number in (0..58).step_by(4) {
+        let range = KeyRange::half_open([b'k', number], [b'k', number + 1]);
+        store.engine.delete_range(&range, Durability::Durable).expect("room");
+    }
+    let budget = &core.flash.dirs()[0].budget;
+    let left = budget.left(now()).expect("a limit");
+    budget.spend(left as u64 - 1, now());
+    // It refills by twelve bytes in a millisecond.
+    drop(snapshot);
+    assert!(core.is_cleaning_due());
+    let written = core.counters.table_bytes.get();
+    core.clean_if_due();
+    let most = core.flash.table_bytes;
+    let cleaned = core.counters.table_bytes.get() - written;
+    assert!((1..=2 * most).contains(&cleaned), "{cleaned} bytes, where a table has {most}");
+    assert!(!store.part().read().ranges.is_empty() && !core.is_cleaning_due());
+    // Who asks for it gets all of it.
+    store.engine.compact().expect("room");
+    assert!(store.part().read().ranges.is_empty());
+}
+
+/// Goal: while a caller cleans, the thread that makes room for writers does not wait for that.
+#[test]
+fn who_makes_room_does_not_wait_for_a_cleaning() {
+    let store = with_removed_range(rig::options(POOL));
+    let core = store.core();
+    core.work.want_cleaning();
+    let is_back = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let cleaning = core.work.cleaning.lock();
+        scope.spawn(|| {
+            core.clean_if_due();
+            is_back.store(true, Ordering::Release);
+        });
+        let given_up = Instant::now() + Duration::from_secs(20);
+        while !is_back.load(Ordering::Acquire) && Instant::now() < given_up {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(is_back.load(Ordering::Acquire), "it waits");
+        drop(cleaning);
+    });
+    assert!(core.next_cleaning().is_some(), "it is done later");
+}
+
 /// Goal: however much is to be written, what goes to flash stays within the budget. Method: the hour's
 /// worth ahead is gone, and a writer writes as fast as it may.
 #[test]
