@@ -236,8 +236,11 @@ impl<P: Pool, D: Dir> Engine for ValueLog<P, D> {
             self.core.gate.latch().check()?;
             let kept = self.core.upkeep().and_then(|()| self.core.leave_image());
             // It writes the log, which may have room where they found none.
-            let closed = self.core.pool.close();
-            kept.and(closed)
+            match self.core.pool.close() {
+                // Nothing is lost by that.
+                Err(Error::NoSpace { .. }) | Ok(()) if kept.is_err() => kept,
+                closed => closed,
+            }
         })
     }
 }
@@ -249,7 +252,7 @@ mod tests {
     use tierdb_base::{ErrorKind, FailureLatch};
     use tierdb_device::Meter;
     use tierdb_log::LoggedPool;
-    use tierdb_sim::World;
+    use tierdb_sim::{FaultKind, FaultPlan, Ops, World};
 
     #[test]
     fn a_close_without_room_for_a_checkpoint_writes_the_log() {
@@ -266,5 +269,19 @@ mod tests {
         let pool = LoggedPool::open(dir, small_log(), 1, latch, Meter::new(), None);
         let core = open_on(&world, pool.expect("a pool"), 256 << 10);
         assert_eq!(core.get(b"grouped").expect("whole").as_deref(), Some(&b"value"[..]));
+    }
+
+    /// Where there is no room, nothing is lost; that the log was not written tells of more.
+    #[test]
+    fn a_close_without_room_that_cannot_write_the_log_says_so() {
+        let world = World::new();
+        let core = store_without_checkpoints(&world, small_log(), |core| {
+            core.put(b"key", &[7; 1000], Durability::Durable).expect("room");
+            !core.pool.needs_checkpoint()
+        });
+        let engine = ValueLog::start(core).expect("it has no threads");
+        engine.put(b"grouped", b"value", Durability::Grouped).expect("room");
+        world.inject(FaultPlan::from_nth(1, FaultKind::Eio).on(Ops::WRITE).in_dir("fast"));
+        assert_eq!(engine.close().map_err(|error| error.kind()), Err(ErrorKind::Io));
     }
 }

@@ -155,7 +155,8 @@ impl Lists {
             }
         }
         self.unlink(index);
-        self.node(index).proven = false;
+        let node = self.node(index);
+        (node.proven, node.broken) = (false, false);
     }
 
     /// Makes `after` follow `before` in a chain. Whatever was between them or beside them goes into chains of
@@ -298,4 +299,23 @@ impl Lists {
 
 fn some(index: u32) -> Option<u32> {
     (index != NONE).then_some(index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_that_was_broken_and_is_free_tells_of_no_chain() {
+        let mut lists = Lists::new();
+        (0..4).for_each(|index| lists.link(Which::Inactive, index, 1));
+        lists.join(0, 1);
+        lists.forget(0, true);
+        lists.forget(1, false);
+        lists.link(Which::Inactive, 1, 1);
+        lists.join(1, 2);
+        lists.join(2, 3);
+        assert_eq!(lists.next_broken(), None, "the chain that was broken is gone");
+        lists.audit();
+    }
 }

@@ -19,6 +19,13 @@ pub enum Reclaim {
     All,
 }
 
+/// Records of a ring that have passed since it was released last, and are not moved.
+#[derive(Default)]
+struct Unmoved {
+    absorbed: u64,
+    damaged: u64,
+}
+
 impl<P: Pool, D: Dir> Core<P, D> {
     /// Bytes of a ring at which reclamation starts.
     pub fn watermark(&self) -> u64 {
@@ -78,11 +85,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         };
         let target = head.saturating_sub(kept).max(ring.tail());
         let mut end = ring.tail();
+        let mut unmoved = Unmoved::default();
         let mut bytes = Vec::new();
         let walked = self.rings.walk(ring, ring.tail(), target, head, |found| {
             let place = Place::Ring(found.offset);
             let Some(word) = self.live_word(&found.header, place) else {
-                self.counters.absorbed_records.add(1);
+                unmoved.absorbed += 1;
                 end = found.end;
                 return Ok(());
             };
@@ -91,7 +99,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let fits = bytes.len() as u64 <= self.storage.chunk_bytes();
             if read.is_err() || !fits || !found.header.is_whole(&bytes, self.seed) {
                 // Its word stays: reading the key says that it is damaged.
-                self.counters.damaged_records.add(1);
+                unmoved.damaged += 1;
                 end = found.end;
                 return Ok(());
             }
@@ -101,12 +109,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     Ok(None) => break,
                     Ok(Some(back)) => {
                         self.commit_reclaimed(appender)?;
-                        self.release_ring(ring, end);
+                        self.release_ring(ring, end, &mut unmoved);
                         moving = back;
                     }
                     Err((_, error)) => {
                         // Nothing is pending: what lies before this record is committed, or nobody needs it.
-                        self.release_ring(ring, end);
+                        self.release_ring(ring, end, &mut unmoved);
                         return Err(error);
                     }
                 }
@@ -117,12 +125,16 @@ impl<P: Pool, D: Dir> Core<P, D> {
         // In the background a group that is not full waits for more, unless the ring is short of room.
         if self.is_due(ring, how) {
             self.commit_reclaimed(appender)?;
-            self.release_ring(ring, walked);
+            self.release_ring(ring, walked, &mut unmoved);
         }
         Ok(())
     }
 
-    fn release_ring(&self, ring: &Ring, to: u64) {
+    /// Releases the ring up to `to`, and counts what is `unmoved` before that: what stays may be walked again.
+    fn release_ring(&self, ring: &Ring, to: u64, unmoved: &mut Unmoved) {
+        let Unmoved { absorbed, damaged } = std::mem::take(unmoved);
+        self.counters.absorbed_records.add(absorbed);
+        self.counters.damaged_records.add(damaged);
         if self.rings.release(ring, to, &crossbeam_epoch::pin()) {
             self.work.settle_epochs();
             self.work.made_space();
