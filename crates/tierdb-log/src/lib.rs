@@ -37,5 +37,5 @@ mod slots;
 mod store;
 mod table;
 
-pub use options::{LoggedOptions, LoggedStats, LostPage, Salvage};
+pub use options::{LARGEST_POOL, LoggedOptions, LoggedStats, LostPage, Salvage};
 pub use pool::LoggedPool;

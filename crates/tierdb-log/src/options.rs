@@ -2,7 +2,7 @@
 
 use crate::layout::PAGE;
 use crate::table::{AREAS, area_len};
-use tierdb_base::{Error, Location, Result};
+use tierdb_base::{ByteSize, Error, Location, Result};
 use tierdb_device::BLOCK;
 
 /// Log blocks that only a checkpoint may fill: it must be able to write the log before its table.
@@ -12,8 +12,9 @@ pub(crate) const RESERVED_BLOCKS: u64 = 6;
 pub(crate) const TIGHT_BLOCKS: u64 = 4;
 /// A ring holds at least this many of the largest blocks.
 const LEAST_BLOCKS: u64 = 32;
-/// Offsets in log entries have 48 bits.
-const LARGEST_POOL: u64 = 1 << 44;
+/// The longest pool: slots of the image have numbers of 32 bits, and it has a quarter more of them than the pool has pages. (Offsets in
+/// log entries would have room for 256 TiB.)
+pub const LARGEST_POOL: u64 = 12 << 40;
 
 /// How a [`LoggedPool`](crate::LoggedPool) is laid out.
 ///
@@ -78,8 +79,9 @@ impl LoggedOptions {
     pub(crate) fn check(&self) -> Result<()> {
         if self.pool_len == 0 || !self.pool_len.is_multiple_of(PAGE) || self.pool_len > LARGEST_POOL {
             return Err(Error::invalid(format!(
-                "a logged pool of {} bytes: the length must be a multiple of {PAGE}, up to 16 TiB",
-                self.pool_len
+                "a logged pool of {} bytes: the length must be a multiple of {PAGE}, up to {}",
+                self.pool_len,
+                ByteSize(LARGEST_POOL)
             )));
         }
         if !(BLOCK..=16 << 20).contains(&self.buffer_bytes) {

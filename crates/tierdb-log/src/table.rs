@@ -29,7 +29,7 @@
 
 use crate::block::{COUNTER_END, Cursor};
 use crate::layout::{PAGE, get_u32, get_u64, put_u32, put_u64};
-use crate::options::check_log;
+use crate::options::{LARGEST_POOL, check_log};
 use std::mem::offset_of;
 use tierdb_base::{Error, Location, Result, TierRole, checksum, matches};
 use tierdb_device::{AlignedBuf, BLOCK};
@@ -212,7 +212,8 @@ impl TableHeader {
     }
 
     fn contradiction(&self, area: u64) -> Option<String> {
-        if self.pool_len == 0 || !self.pool_len.is_multiple_of(PAGE) || self.pool_len / PAGE > area / 12 {
+        let is_length = (1..=LARGEST_POOL).contains(&self.pool_len) && self.pool_len.is_multiple_of(PAGE);
+        if !is_length || self.pool_len / PAGE > area / 12 {
             return Some(format!("a pool of {} bytes does not fit an area of {area}", self.pool_len));
         }
         if let Err(what) = check_log(self.log_len, self.largest_block) {
@@ -292,6 +293,16 @@ mod tests {
             assert!(!passes, "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
+    }
+
+    #[test]
+    fn a_pool_that_is_longer_than_any_is_refused() {
+        let reads = |len| {
+            let bytes = table(&LOG, (len, LENS.1, LENS.2));
+            let area = area_len(len, LENS.2);
+            TableHeader::decode(&bytes[..BLOCK as usize], area, 99, &Location::new("t", 0)).is_ok()
+        };
+        assert!(reads(LARGEST_POOL) && !reads(LARGEST_POOL + PAGE));
     }
 
     #[test]

@@ -81,7 +81,7 @@ impl Prepared {
                 let shape = shape::decide(config, &room, budget, least_pool.unwrap_or(0))?;
                 shape::write_buffer_fits(config, &shape)?;
                 // Before anything is written.
-                memory(config, &shape)?;
+                memory_of_new(config, &shape)?;
                 Ok(shape)
             },
             own_file,
@@ -390,6 +390,20 @@ pub(crate) fn seed_of(uuid: Uuid) -> u64 {
     high ^ low.rotate_left(32)
 }
 
+/// The memory of the engine of a new store. Where records are on fast tiers, these decide what is needed: more than the default is not taken
+/// unasked.
+fn memory_of_new(config: &Config, shape: &Shape) -> Result<u64> {
+    let (budget, needed) = (config.memory_budget(), ByteSize(memory(config, shape)?));
+    if shape.mode == Mode::Paged && needed > budget {
+        return Err(Error::invalid(format!(
+            "memory: it is not set, and the default here, {budget}, is too little for records on fast tiers of this size \
+             (`slab.records = \"device\"`), which take {} at the least: set as much or more, or less fast.capacity",
+            exact(needed)
+        )));
+    }
+    Ok(needed.bytes())
+}
+
 /// The memory of the engine. A logged pool is held in DRAM whatever is configured now.
 fn memory(config: &Config, shape: &Shape) -> Result<u64> {
     let budget = config.memory_budget().bytes();
@@ -405,6 +419,8 @@ fn memory(config: &Config, shape: &Shape) -> Result<u64> {
             exact(ByteSize(pool + ENGINE_MEMORY))
         ))),
         Some(_) => Ok(budget),
+        // What it has of the pool grows with the pool, and not with memory.
+        None if shape.mode == Mode::Paged => Ok(budget.max(pool + ENGINE_MEMORY)),
         None => Ok(budget.max(pool * 2)),
     }
 }
@@ -614,6 +630,28 @@ fn own_file(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: a fast tier is not to decide that a store takes more memory than who creates it was told.
+    #[test]
+    fn records_on_a_large_fast_tier_take_no_memory_unasked() {
+        let shape = |mode, pool_len| Shape { engine: EngineKind::Slab, mode, pool_len, log_len: 64 << 20 };
+        let config = Config::new().with_engine(EngineKind::Slab);
+        let budget = config.memory_budget().bytes();
+        assert_eq!(memory_of_new(&config, &shape(Mode::Paged, 24 << 20)).expect("little"), budget);
+        let large = shape(Mode::Paged, 1 << 40);
+        let refused = memory_of_new(&config, &large).expect_err("43 GiB").to_string();
+        assert!(refused.contains("slab.records") && refused.contains("fast.capacity"), "{refused}");
+        let set = config.clone().with_memory(ByteSize::gib(64));
+        assert_eq!(memory_of_new(&set, &large).expect("set"), 64 << 30);
+        assert_eq!(
+            memory(&config, &large).expect("it is there"),
+            (1 << 40) / 24 + (9 << 20),
+            "an old one opens"
+        );
+        // Room for the index of a copy is asked for by the copy.
+        let copy = shape(Mode::OneDirectory, budget);
+        assert_eq!(memory_of_new(&config, &copy).expect("as much as it needs"), 2 * budget);
+    }
 
     #[test]
     fn a_directory_with_files_of_others_is_refused_before_anything_is_tried_there() {

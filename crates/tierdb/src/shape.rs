@@ -13,7 +13,7 @@ use crate::tiers::PROBE_NAME;
 use std::path::Path;
 use tierdb_base::{ByteSize, Error, Result};
 use tierdb_device::Emulation;
-use tierdb_log::LoggedOptions;
+use tierdb_log::{LARGEST_POOL, LoggedOptions};
 use tierdb_pmem::MappedPool;
 
 const PAGE: u64 = 4096;
@@ -149,7 +149,7 @@ fn paged_on(room: u64, memory: u64) -> (u64, u64) {
     let log_len = log_len(room, memory);
     // The spare part of the image and the table of pages take 1/12 and 1/113 of it, and copies of three blocks of the log.
     let room = room.saturating_sub(log_len + 3 * log_buffer(log_len) + 20 * PAGE);
-    (whole_pages(room / 71 * 64), log_len)
+    (whole_pages(room / 71 * 64).min(LARGEST_POOL), log_len)
 }
 
 /// How a new store of `engine` with `memory` bytes of DRAM lays out its logged pool, on a fast block tier of `fast` bytes, or where
