@@ -43,7 +43,8 @@ fn print_report(report: &VerifyReport, as_json: bool, out: &mut dyn Write) -> Re
 
 /// Prints what a repair saved, and what it could not; the latter is a failure that has then been reported.
 pub fn saved(saved: &Saved, out: &mut dyn Write) -> Result<(), Failure> {
-    let whole = saved.index_whole && saved.uncertain == 0 && saved.damage.is_empty();
+    let whole =
+        saved.index_whole && saved.uncertain == 0 && saved.damage.is_empty() && saved.notes.is_empty();
     ended(print_saved(saved, out), whole)
 }
 
@@ -147,6 +148,8 @@ mod tests {
         out.clear();
         assert_eq!(saved(&whole, &mut out).expect_err("uncertain").exit(), Exit::Damaged);
         assert!(out.starts_with(b"uncertain: 1 key may"));
+        let noted = Saved { index_whole: true, notes: vec!["an identity".into()], ..Saved::default() };
+        assert_eq!(saved(&noted, &mut Vec::new()).expect_err("damaged").exit(), Exit::Damaged);
         let lost = Saved { list: "REPORT", notes: vec!["no tier 2".into()], ..Saved::default() };
         out.clear();
         assert_eq!(saved(&lost, &mut out).expect_err("no index").exit(), Exit::Damaged);

@@ -18,8 +18,11 @@ use crate::history::Head;
 use crate::repair;
 use crate::setup::{self, Prepared};
 use crate::tiers::Intent;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::path::Path;
 use tierdb_base::{
     ByteSize, Error, ErrorKind, Location, MAX_KEY_BYTES, Result, TierRole, Uuid, checksum, checksum_parts,
@@ -30,6 +33,8 @@ use tierdb_engine::{Cursor, Durability, Engine, KeyRange, WriteBatch};
 /// The file in a checkpoint that says what it holds.
 pub(crate) const RECORD_NAME: &str = "CHECKPOINT";
 const FORMAT: u32 = 1;
+/// Longer ones are not read: these have some hundred bytes.
+const LONGEST_RECORD: u64 = 64 << 10;
 /// The least pool and memory of a copy.
 const LEAST_POOL: u64 = 32 << 20;
 /// What a copy needs of the parts of a `valuelog` fast tier: neither its write buffer, nor what else is kept on pages that the index
@@ -85,6 +90,22 @@ struct Record {
     hash: String,
 }
 
+/// The bytes of the file at `path`; `None` if it is no file, or longer than `most`. In a directory from elsewhere it may be a link to
+/// anything, or a pipe that nobody writes to.
+fn read_at_most(path: &Path, most: u64) -> std::io::Result<Option<Vec<u8>>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(Errno::LOOP) => return Ok(None),
+        opened => File::from(opened?),
+    };
+    if !file.metadata()?.is_file() {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    file.take(most + 1).read_to_end(&mut bytes)?;
+    Ok((bytes.len() as u64 <= most).then_some(bytes))
+}
+
 /// What stands before the checksum, in hexadecimal digits, of all that stands before it. Nothing but a quotation mark follows.
 const SUM: &str = "checksum = \"";
 
@@ -100,8 +121,9 @@ impl Record {
                 Location::new(shown.clone(), 0),
             )
         };
-        let text = match std::fs::read(&path) {
-            Ok(bytes) => String::from_utf8(bytes).map_err(|_| corrupt("it is not text"))?,
+        let text = match read_at_most(&path, LONGEST_RECORD) {
+            Ok(Some(bytes)) => String::from_utf8(bytes).map_err(|_| corrupt("it is not text"))?,
+            Ok(None) => return Err(corrupt("it is no file, or too long for one")),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(Error::io("read", shown, 0, e)),
         };

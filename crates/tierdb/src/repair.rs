@@ -97,7 +97,8 @@ pub struct RepairReport {
     pub index_whole: bool,
     /// What is damaged in the old store, by key where that is known.
     pub damage: Vec<Damage>,
-    /// Tiers that are missing or hard to recognise.
+    /// What else is damaged, in words: tiers that are missing or hard to recognise, and why records had to be looked for. Empty where
+    /// the old store is whole.
     pub notes: Vec<String>,
 }
 

@@ -337,6 +337,25 @@ fn a_damaged_record_is_noticed() {
     tierdb::restore(place.path("copy"), &place.tiered("target")).expect("a moved checkpoint is one");
 }
 
+/// In a directory from elsewhere, the record may be a link to what never ends, or a file that no memory holds.
+#[test]
+fn a_record_that_is_none_is_not_read() {
+    let place = Place::new();
+    place.filled("store").checkpoint(place.path("backup")).expect("checkpoint");
+    let record = place.path("backup/CHECKPOINT");
+    let refused = || tierdb::restore(place.path("backup"), &place.tiered("target")).expect_err("no record");
+    std::fs::File::options()
+        .write(true)
+        .open(&record)
+        .and_then(|file| file.set_len(1 << 40))
+        .expect("sparse");
+    assert_eq!(refused().kind(), ErrorKind::Corrupt, "{}", refused());
+    std::fs::remove_file(&record).expect("remove");
+    std::os::unix::fs::symlink("/dev/zero", &record).expect("link");
+    assert_eq!(refused().kind(), ErrorKind::Corrupt, "{}", refused());
+    assert!(!place.path("target-fast").exists());
+}
+
 #[test]
 fn a_checkpoint_that_fails_leaves_nothing_behind() {
     let place = Place::new();

@@ -21,10 +21,21 @@ pub struct CsvRows {
     limit: usize,
 }
 
-/// An input of which only so much is read: a quote that is not closed makes all that follows one row.
+/// An input of which only so much is read: a quote that is not closed makes all that follows one row. It ends with a line break more,
+/// which ends the last row: who reads on in a row does so because of such a quote.
 struct Limited {
     from: Box<dyn Read>,
     left: usize,
+    /// How much of its end was read.
+    end: End,
+}
+
+/// How far an input was read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Ahead,
+    LineBreak,
+    Passed,
 }
 
 impl Read for Limited {
@@ -34,8 +45,20 @@ impl Read for Limited {
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let most = buf.len().min(self.left);
-        let read = self.from.read(&mut buf[..most])?;
+        let read = match self.end {
+            End::Ahead => self.from.read(&mut buf[..most])?,
+            End::LineBreak | End::Passed => 0,
+        };
         self.left -= read;
+        match (read, self.end, buf.first_mut()) {
+            (0, End::Ahead, Some(first)) => {
+                *first = b'\n';
+                self.end = End::LineBreak;
+                return Ok(1);
+            }
+            (0, End::LineBreak, Some(_)) => self.end = End::Passed,
+            _ => {}
+        }
         Ok(read)
     }
 }
@@ -56,12 +79,15 @@ impl CsvRows {
         let &[delimiter] = load.delimiter.as_bytes() else {
             return Err(Failure::Told(Exit::Usage, "--delimiter takes one ASCII character".to_owned()));
         };
-        let from = Limited { from, left: MAX_LINE };
+        let from = Limited { from, left: MAX_LINE, end: End::Ahead };
         let mut rows =
             ReaderBuilder::new().has_headers(!load.no_header).delimiter(delimiter).from_reader(from);
         let name = PathBuf::from(name);
         let told = |e| fatal(&name, 1, e);
         let header = if load.no_header { None } else { Some(rows.byte_headers().map_err(told)?.clone()) };
+        if header.as_ref().is_some_and(|header| !header.is_empty()) && rows.get_ref().end == End::Passed {
+            return Err(open_quote(&name, 1));
+        }
         let names = header.as_ref().map(|header| names(header, &name)).transpose()?;
         let column = |asked: &String| column(asked, names.as_deref());
         let keys = load.key_column.iter().map(column).collect::<Result<Vec<_>, _>>()?;
@@ -82,7 +108,11 @@ impl Source for CsvRows {
         // The reader takes the next row where an error left off, so an error costs one row.
         let line = self.rows.position().line();
         self.rows.get_mut().left = self.limit;
-        match self.rows.read_byte_record(&mut self.row) {
+        let read = self.rows.read_byte_record(&mut self.row);
+        if self.rows.get_ref().end == End::Passed && !matches!(read, Ok(false)) {
+            return Err(open_quote(&self.name, line));
+        }
+        match read {
             Ok(false) => Ok(None),
             Ok(true) => {
                 let line = self.row.position().map_or(line, csv::Position::line);
@@ -170,6 +200,14 @@ fn column(asked: &str, names: Option<&[String]>) -> Result<usize, Failure> {
     }
 }
 
+/// A quote that is not closed has made all that follows `line` part of its row.
+fn open_quote(name: &std::path::Path, line: u64) -> Failure {
+    let name = name.display();
+    Failure::invalid(format!(
+        "{name} line {line}: a quote in the row is not closed before the end of the input"
+    ))
+}
+
 fn fatal(name: &std::path::Path, line: u64, error: csv::Error) -> Failure {
     let told = error.to_string();
     match error.into_kind() {
@@ -187,10 +225,48 @@ mod tests {
     use crate::args::{Cli, Command};
     use clap::Parser;
 
-    #[test]
-    fn a_quote_that_is_not_closed_does_not_take_the_whole_input() {
+    fn keys_and_values() -> Load {
         let words = ["tierdb", "load", "s", "rows.csv", "--key-column", "k", "--value-column", "v"];
         let Command::Load(load) = Cli::try_parse_from(words).expect("a command").command else { panic!() };
+        load
+    }
+
+    #[test]
+    fn a_quote_that_is_not_closed_is_no_value_up_to_the_end() {
+        let read = |rows: &'static str| -> Result<Vec<(u64, Found)>, String> {
+            let told = |failure| match failure {
+                Failure::Told(Exit::Invalid, why) => why,
+                other => panic!("{other:?}"),
+            };
+            let from = Box::new(io::Cursor::new(rows));
+            let mut source = CsvRows::new(from, "rows.csv", &keys_and_values()).map_err(told)?;
+            std::iter::from_fn(|| source.next().transpose()).collect::<Result<_, _>>().map_err(told)
+        };
+        let last = |rows| match read(rows).map(|mut rows| rows.pop()) {
+            Ok(Some((_, Found::Entry(_, value)))) => String::from_utf8(value).expect("text"),
+            _ => panic!("{rows}"),
+        };
+        for rows in ["k,v\na,\"1\nb,2\nc,3\n", "k,v\na,1\nb,\"2", "k,v\na,1\n\"b", "k,\"v\n"] {
+            let Err(why) = read(rows) else { panic!("{rows}") };
+            assert!(why.contains("a quote in the row is not closed"), "{rows}: {why}");
+        }
+        // None of these is: what ends with the input ends with a line break as well.
+        for (rows, value) in [
+            ("k,v\na,\"1\"", "1"),
+            ("k,v\na,\"1\n\"", "1\n"),
+            ("k,v\na,1\"2", "1\"2"),
+            ("k,v\na,1\r", "1"),
+            ("k,v\na,1\r\n", "1"),
+            ("k,v\na,1\n\n", "1"),
+            ("k,v\na,", ""),
+        ] {
+            assert_eq!(last(rows), value, "{rows:?}");
+        }
+    }
+
+    #[test]
+    fn a_quote_that_is_not_closed_does_not_take_the_whole_input() {
+        let load = keys_and_values();
         let input = |rows: &'static str| Box::new(io::Cursor::new(rows).chain(io::repeat(b'x')));
         let mut source = CsvRows::new(input("k,v\na,1\nb,\"2"), "rows.csv", &load).expect("a header");
         source.limit = 100_000;

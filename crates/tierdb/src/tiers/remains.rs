@@ -2,7 +2,7 @@
 
 use super::{Place, lock};
 use crate::identity::{self, Identity, Shape, State, tier_name};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tierdb_base::{Error, ErrorKind, Result, TierRole, Uuid};
 use tierdb_device::{Dir, DirLock};
 
@@ -92,28 +92,41 @@ impl<D: Dir> Remains<D> {
                 });
             }
         }
+        let unaccounted = |role, tiers: u8| {
+            let is_known =
+                |number: &u8| known.iter().flatten().any(|one| one.role == role && one.number == *number);
+            (0..tiers).filter(|number| !is_known(number)).count()
+        };
+        let unaccounted = [(TierRole::Fast, store.fast_tiers), (TierRole::Flash, store.flash_tiers)]
+            .map(|(role, tiers)| (role, unaccounted(role, tiers)));
         let mut places: Vec<_> = places.into_iter().zip(known).zip(is_tier).collect();
         let mut take = |role, number| {
             let by_number = places.iter().position(|((place, found), _)| {
                 place.role == role && found.as_ref().is_some_and(|found| found.number == number)
             });
-            // A directory whose identity is gone can only be the one that is not accounted for.
+            // A directory whose identity is gone is the one that was there last, or can only be the one that is not accounted for.
             let unknown = |((place, found), is_tier): &((Place<D>, Option<Identity>), bool)| {
                 place.role == role && found.is_none() && *is_tier
+            };
+            let last_path = store.last_path(role, number);
+            let by_path = || {
+                let was_there =
+                    |place: &Place<D>| last_path.as_deref().is_some_and(|last| place.path == Path::new(last));
+                places.iter().position(|place| unknown(place) && was_there(&place.0.0))
             };
             let by_exclusion = || {
                 let mut unknown = places.iter().enumerate().filter(|(_, place)| unknown(place));
                 let first = unknown.next().map(|(at, _)| at);
-                first.filter(|_| unknown.next().is_none())
+                first.filter(|_| unknown.next().is_none() && unaccounted.contains(&(role, 1)))
             };
-            match by_number.or_else(by_exclusion) {
+            match by_number.or_else(by_path).or_else(by_exclusion) {
                 Some(at) => {
                     let ((place, found), _) = places.remove(at);
                     let capacity = found.map(|identity| identity.capacity);
                     Remain { dir: place.dir, path: place.path, capacity }
                 }
                 None => {
-                    let path = store.last_path(role, number).unwrap_or_default();
+                    let path = last_path.unwrap_or_default();
                     notes.push(format!("{} is missing; it was last at {path:?}", tier_name(role, number)));
                     Remain { dir: None, path: path.into(), capacity: None }
                 }

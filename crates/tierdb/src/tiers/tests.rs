@@ -177,6 +177,29 @@ fn several_fast_tiers_are_found_in_their_order() {
     assert_eq!(remains.fast.iter().map(|tier| tier.capacity).collect::<Vec<_>>(), [Some(64 << 20); 2]);
 }
 
+/// Goal: repair takes a directory without an identity for no other tier than the one that was there, be another one missing too.
+#[test]
+fn a_tier_without_identity_is_not_taken_for_one_that_is_missing() {
+    let world = world();
+    drop(open(three(&world), Intent::OpenOrCreate).expect("create"));
+    world.overwrite("flash-b/TIER", 0, &[7; 4 * 4096]);
+    let found = |path: &str, is_a_there: bool| {
+        let mut places = three(&world);
+        places[2].path = path.into();
+        if !is_a_there {
+            places[1].dir = None;
+        }
+        let remains = Remains::find(places).expect("one says which store it is");
+        let there = |tier: &Remain<SimDir>| tier.dir.is_some().then(|| tier.path.display().to_string());
+        remains.flash.iter().map(there).collect::<Vec<_>>()
+    };
+    let some = |path: &str| Some(path.to_owned());
+    assert_eq!(found("flash-b", true), [some("flash-a"), some("flash-b")]);
+    assert_eq!(found("elsewhere", true), [some("flash-a"), some("elsewhere")], "no other is left");
+    assert_eq!(found("flash-b", false), [None, some("flash-b")], "it is where it was");
+    assert_eq!(found("elsewhere", false), [None, None], "it may be either");
+}
+
 #[test]
 fn swapped_roles_are_refused() {
     let world = world();
