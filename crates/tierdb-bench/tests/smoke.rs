@@ -296,7 +296,7 @@ fn the_tables_are_filled_and_one_of_them_again() {
     ] {
         let section = all.split_once(&format!("<!-- {name} -->")).map(|(_, rest)| rest).expect(name);
         let section = section.split_once(&format!("<!-- end of {name} -->")).expect(name).0;
-        let settles = ["two-tiers", "embedded-sync", "one-ssd-grouped", "production", "slab"].contains(&name);
+        let settles = ["two-tiers", "one-ssd-grouped", "production", "slab"].contains(&name);
         assert_eq!(
             section.contains("warm-ups that end when reads have settled took"),
             settles,
