@@ -158,14 +158,31 @@ impl<P: Pool, D: Dir> Core<P, D> {
 mod tests {
     use super::Reclaim;
     use crate::core::Core;
-    use crate::core::tests::{open_on, small_log, store_on};
+    use crate::core::tests::{open_on, small_log, store, store_on};
     use crate::record::HEADER;
     use tierdb_base::FailureLatch;
     use tierdb_device::Meter;
     use tierdb_engine::{Background, Durability};
     use tierdb_log::LoggedPool;
     use tierdb_pmem::Pool;
-    use tierdb_sim::{SimDir, World};
+    use tierdb_sim::{FaultKind, FaultPlan, Ops, SimDir, World};
+
+    /// Goal: what passes a ring without being moved is counted once, though the ring is walked again as long as flash has no room.
+    #[test]
+    fn what_is_walked_again_is_counted_once() {
+        let world = World::new();
+        let core = store(&world);
+        (0..10).for_each(|_| core.put(b"key", &[7; 500], Durability::Durable).expect("room"));
+        world.inject(FaultPlan::from_nth(1, FaultKind::Enospc).on(Ops::WRITE).in_dir("flash"));
+        for _ in 0..3 {
+            assert!(core.reclaim(Reclaim::All).is_err(), "flash is full");
+            assert_eq!(core.counters.absorbed_records.get(), 0, "nothing has left the ring");
+        }
+        world.heal();
+        core.reclaim(Reclaim::All).expect("room");
+        let counters = &core.counters;
+        assert_eq!((counters.absorbed_records.get(), counters.reclaimed_records.get()), (9, 1));
+    }
 
     /// Goal: a log is cut off behind what the rings no longer need, and a checkpoint leaves their pages out. So after a crash
     /// a ring holds what the last close has written where nothing was logged since: records that lie between its ends, if most
