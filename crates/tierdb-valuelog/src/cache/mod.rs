@@ -297,6 +297,12 @@ impl Cache {
         self.used_beside_spare() > capacity - capacity / 64
     }
 
+    /// Whether there is room for copies that nobody asked for: an eighth of the capacity, as mostly after an open.
+    pub fn is_roomy(&self) -> bool {
+        let capacity = self.capacity();
+        self.used_beside_spare() < capacity - capacity / 8
+    }
+
     /// Hits, misses, and what is cached.
     pub fn stats(&self) -> CacheStats {
         CacheStats {

@@ -26,7 +26,7 @@ use tierdb_pmem::Pool;
 impl<P: Pool, D: Dir> Core<P, D> {
     /// The word that makes the record at `place` live: its entry's, or one that a snapshot keeps. Its length class is that of the record,
     /// whatever damage has made of it.
-    fn live_word(&self, header: &Header, place: Place) -> Option<Word> {
+    pub fn live_word(&self, header: &Header, place: Place) -> Option<Word> {
         self.hsit.at(header.entry)?;
         let word = self.hsit.word(header.entry).clean();
         let at_place = word.place() == place && header.is_coupled(header.entry, word.tag());

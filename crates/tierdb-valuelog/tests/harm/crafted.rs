@@ -269,7 +269,10 @@ pub fn record_in_a_ring() -> Outcome {
 
 /// Two values on flash, and a byte of the first damaged.
 fn damaged_on_flash() -> Store {
-    let store = new_store();
+    damaged_on_flash_of(new_store())
+}
+
+fn damaged_on_flash_of(store: Store) -> Store {
     store.put("key", b"the value");
     store.put("other", b"another");
     store.flush();
@@ -280,6 +283,15 @@ fn damaged_on_flash() -> Store {
 /// A byte of a value on flash.
 pub fn record_on_flash() -> Outcome {
     damaged_on_flash().is_damaged("key")
+}
+
+/// A byte of a value on flash that comes with another one, which a reader asked for.
+pub fn record_beside_another() -> Outcome {
+    // Others have no memory for a cache.
+    let sizes = rig::Sizes { memory: 1 << 20, ..base::sizes() };
+    let store = damaged_on_flash_of(Store::new(Mode::Memory.rig(sizes)));
+    store.has("other", b"another")?;
+    store.is_damaged("key")
 }
 
 /// A byte of a value on flash that is read together with others.

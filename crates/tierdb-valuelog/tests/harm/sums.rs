@@ -6,11 +6,12 @@ use crate::crafted::*;
 use crate::sites::sites;
 use tierdb_engine::conformance::harm::sums::{Row, leave_out_each};
 
-const TESTS: [Row; 20] = [
+const TESTS: [Row; 21] = [
     ("tierdb-pmem/src/sealed.rs", "unseal", 0, sealed_word),
     ("src/read.rs", "checked", 0, record_among_others),
     ("src/read.rs", "read_ring", 0, record_in_a_ring),
-    ("src/read.rs", "read_flash", 0, record_on_flash),
+    ("src/read.rs", "coupled", 0, record_on_flash),
+    ("src/read.rs", "admit_all", 0, record_beside_another),
     ("src/read.rs", "second_copy", 0, record_in_the_second_level),
     ("src/hsit.rs", "absent", 0, word_without_a_record),
     ("src/image.rs", "restore", 0, word_of_a_closed_store),

@@ -11,6 +11,8 @@ use tierdb_engine::{Durability, Engine, KeyRange};
 use tierdb_valuelog::Background;
 
 const KEYS: u32 = 200;
+/// More than any two blocks have of their values.
+const TOGETHER: u64 = 22;
 
 fn write_all(engine: &dyn Engine, version: u32) {
     for key in 0..KEYS {
@@ -39,13 +41,14 @@ fn what_is_read_in_the_write_buffer_is_cached_as_it_leaves() {
     assert_eq!(read(engine, 0, 2), 0, "all are in the write buffer");
     engine.flush().expect("room");
     assert_eq!(figure(engine, "cached_by_reclaim"), all / 2, "those that were read");
-    assert_eq!(read(engine, 0, 1), all / 2, "the others");
+    let reads = read(engine, 0, 1);
+    assert!((all / 2 / TOGETHER..all / 4).contains(&reads), "{reads}: the others, some at once");
 
     write_all(engine, 1);
     engine.flush().expect("room");
     let cached = figure(engine, "cached_by_reclaim") - all / 2;
     assert!(cached > all * 4 / 5, "all were cached before: {cached}");
-    assert_eq!(read(engine, 1, 1), all - cached);
+    assert!(read(engine, 1, 1) <= all - cached);
 
     for version in 2..80 {
         write_all(engine, version);
@@ -56,7 +59,7 @@ fn what_is_read_in_the_write_buffer_is_cached_as_it_leaves() {
     engine.flush().expect("room");
     let cached = figure(engine, "cached_by_reclaim") - before;
     assert!(cached < all / 10, "{cached} of {all}, none of which was read for 80 writes");
-    assert!(read(engine, 80, 1) > all * 9 / 10);
+    assert!(read(engine, 80, 1) >= all / TOGETHER);
 }
 
 /// Scans `count` of the keys from `first` on, of which there are 800 in the write buffer, and returns how many were cached as they left it.
@@ -93,4 +96,36 @@ fn what_a_scan_finds_in_the_write_buffer_is_cached_unless_the_scan_is_long() {
 
     let some = cached_by_scan(engine, 1000, 800);
     assert!((256..400).contains(&some), "{some} of 800: the first ones");
+}
+
+/// What is read of flash has neighbours. A cache that has room takes all that are live, a full one takes what was asked for.
+#[test]
+fn what_is_read_with_a_value_is_cached_while_there_is_room() {
+    let reads_beside = |others: u32| {
+        let rig = Rig::new(Sizes { background: Background::Inline, ..Sizes::roomy() }, None);
+        let engine = &*rig.open(&rig.empty_world()).expect("a new store");
+        for key in KEYS..KEYS + others {
+            engine.put(&key.to_be_bytes(), &[1; 2000], Durability::Grouped).expect("room");
+        }
+        engine.flush().expect("room");
+        (KEYS..KEYS + others).for_each(|key| _ = engine.get(&key.to_be_bytes()).expect("whole"));
+
+        for key in 0..KEYS {
+            engine.put(&key.to_be_bytes(), &[key as u8; 100], Durability::Grouped).expect("room");
+        }
+        engine.flush().expect("room");
+        let before = figure(engine, "flash_reads");
+        let deleted = |key: u32| key % 10 == 0;
+        let remove = |key: u32| engine.delete(&key.to_be_bytes(), Durability::Grouped).expect("room");
+        (0..KEYS).filter(|key| deleted(*key)).for_each(remove);
+        for key in 0..KEYS {
+            let found = engine.get(&key.to_be_bytes()).expect("no faults");
+            assert_eq!(found.as_deref(), (!deleted(key)).then_some(&[key as u8; 100][..]), "{key}");
+        }
+        figure(engine, "flash_reads") - before
+    };
+    let few = reads_beside(0);
+    assert!((6..20).contains(&few), "{few} reads of 180 records, of which a block has 25");
+    let all = reads_beside(6000);
+    assert!(all > 150, "{all} reads of 180 records, with a cache that is full");
 }

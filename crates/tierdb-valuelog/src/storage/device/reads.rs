@@ -164,6 +164,17 @@ impl<D: Dir> Device<D> {
     /// Reads the record that `word` says is at byte `at`, or the bytes where one should be, no more than its chunk
     /// has: the caller checks them.
     pub fn read_record(&self, at: u64, word: Word, cause: Cause) -> Result<Option<Record>> {
+        self.read_record_among(at, word, cause, |_, _| {})
+    }
+
+    /// The same; shows the whole blocks that were read for it, and where they begin.
+    pub fn read_record_among(
+        &self,
+        at: u64,
+        word: Word,
+        cause: Cause,
+        show: impl FnOnce(u64, &[u8]),
+    ) -> Result<Option<Record>> {
         let (number, offset) = self.chunk_of(at);
         if number >= self.chunks_in_file() {
             return Ok(None);
@@ -176,6 +187,9 @@ impl<D: Dir> Device<D> {
             let header = Header::parse(bytes).filter(|header| header.len() as u64 <= room)?;
             Some((header, bytes.get(..header.len()).map(Arc::from)))
         });
+        if record.is_ok() {
+            show(at / BLOCK * BLOCK, &buf);
+        }
         BUFFER.set(buf);
         match record? {
             None => Ok(None),
