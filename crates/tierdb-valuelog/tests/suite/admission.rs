@@ -115,7 +115,7 @@ fn what_is_read_with_a_value_is_cached_while_there_is_room() {
         }
         engine.flush().expect("room");
         let before = figure(engine, "flash_reads");
-        let deleted = |key: u32| key % 10 == 0;
+        let deleted = |key: u32| key.is_multiple_of(10);
         let remove = |key: u32| engine.delete(&key.to_be_bytes(), Durability::Grouped).expect("room");
         (0..KEYS).filter(|key| deleted(*key)).for_each(remove);
         for key in 0..KEYS {

@@ -111,7 +111,7 @@ impl<D: Dir> Remains<D> {
             let last_path = store.last_path(role, number);
             let by_path = || {
                 let was_there =
-                    |place: &Place<D>| last_path.as_deref().is_some_and(|last| place.path == Path::new(last));
+                    |place: &Place<D>| last_path.is_some_and(|last| place.path == Path::new(last));
                 places.iter().position(|place| unknown(place) && was_there(&place.0.0))
             };
             let by_exclusion = || {
