@@ -252,17 +252,23 @@ mod tests {
     use tierdb_base::{ErrorKind, FailureLatch};
     use tierdb_device::Meter;
     use tierdb_log::LoggedPool;
-    use tierdb_sim::{FaultKind, FaultPlan, Ops, World};
+    use tierdb_sim::{FaultKind, FaultPlan, Ops, SimDir, World};
 
-    #[test]
-    fn a_close_without_room_for_a_checkpoint_writes_the_log() {
-        let world = World::new();
-        let core = store_without_checkpoints(&world, small_log(), |core| {
+    /// A store that finds no room for the checkpoint it needs, with a grouped write.
+    fn store_that_needs_a_checkpoint(world: &World) -> ValueLog<LoggedPool<SimDir>, SimDir> {
+        let core = store_without_checkpoints(world, small_log(), |core| {
             core.put(b"key", &[7; 1000], Durability::Durable).expect("room");
             !core.pool.needs_checkpoint()
         });
         let engine = ValueLog::start(core).expect("it has no threads");
         engine.put(b"grouped", b"value", Durability::Grouped).expect("room");
+        engine
+    }
+
+    #[test]
+    fn a_close_without_room_for_a_checkpoint_writes_the_log() {
+        let world = World::new();
+        let engine = store_that_needs_a_checkpoint(&world);
         assert_eq!(engine.close().map_err(|error| error.kind()), Err(ErrorKind::NoSpace));
         let world = world.capture().nothing();
         let (dir, latch) = (world.dir("fast"), FailureLatch::new());
@@ -275,12 +281,7 @@ mod tests {
     #[test]
     fn a_close_without_room_that_cannot_write_the_log_says_so() {
         let world = World::new();
-        let core = store_without_checkpoints(&world, small_log(), |core| {
-            core.put(b"key", &[7; 1000], Durability::Durable).expect("room");
-            !core.pool.needs_checkpoint()
-        });
-        let engine = ValueLog::start(core).expect("it has no threads");
-        engine.put(b"grouped", b"value", Durability::Grouped).expect("room");
+        let engine = store_that_needs_a_checkpoint(&world);
         world.inject(FaultPlan::from_nth(1, FaultKind::Eio).on(Ops::WRITE).in_dir("fast"));
         assert_eq!(engine.close().map_err(|error| error.kind()), Err(ErrorKind::Io));
     }
