@@ -182,7 +182,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 self.counters.flash_reads.add(1);
                 // Once more before it is called damaged: a flip on the way is not one on the medium.
                 for _ in 0..2 {
-                    let read = self.read_flash_among(word, entry, filling)?;
+                    let all = |start, blocks: &[u8]| self.admit_all(blocks, start, (word, filling));
+                    let read = self.read_flash_among(word, entry, Cause::Foreground, all)?;
                     if self.storage.filling(word.place()) != filling {
                         return Ok(None);
                     }
@@ -352,48 +353,46 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// The record in Value Storage where `word` points, if it is whole and coupled with it.
     pub fn read_flash(&self, word: Word, entry: u64, cause: Cause) -> Result<Option<Record>> {
-        let Place::Flash(number, at) = word.place() else { return Ok(None) };
-        let Some(device) = self.storage.device(number) else { return Ok(None) };
-        let read = device.read_record(at, word, cause)?;
-        Ok(self.coupled(read, word, entry))
+        self.read_flash_among(word, entry, cause, |_, _| {})
     }
 
-    fn coupled(&self, read: Option<Record>, word: Word, entry: u64) -> Option<Record> {
-        read.filter(|(header, bytes)| {
+    /// The same; shows the whole blocks that were read for it, and where on the device they begin.
+    fn read_flash_among(
+        &self,
+        word: Word,
+        entry: u64,
+        cause: Cause,
+        show: impl FnOnce(u64, &[u8]),
+    ) -> Result<Option<Record>> {
+        let Place::Flash(number, at) = word.place() else { return Ok(None) };
+        let Some(device) = self.storage.device(number) else { return Ok(None) };
+        let read = device.read_record(at, word, cause, show)?;
+        Ok(read.filter(|(header, bytes)| {
             header.is_coupled(entry, word.tag()) && header.is_whole(bytes, self.seed)
-        })
+        }))
     }
 
-    /// The same for a reader who has found `word` in a `filling` of its chunk. As long as the cache has room for what nobody asked for, it
-    /// gets what else is live in the blocks that were read: small values come by the dozen so.
-    fn read_flash_among(&self, word: Word, entry: u64, filling: u32) -> Result<Option<Record>> {
-        let Place::Flash(number, at) = word.place() else { return Ok(None) };
-        let Some(device) = self.storage.device(number) else { return Ok(None) };
-        let read = device.read_record_among(at, word, Cause::Foreground, |start, blocks| {
-            if self.cache.is_roomy() {
-                self.admit_all(blocks, |from| Place::Flash(number, start + from), (word.place(), filling));
-            }
-        })?;
-        Ok(self.coupled(read, word, entry))
-    }
-
-    /// Caches the records in `blocks`, each of which stands at a `place`, that are live, but for the one that was `asked` for, in the
-    /// filling that their chunk had before they were read.
-    fn admit_all(&self, blocks: &[u8], place: impl Fn(u64) -> Place, (asked, filling): (Place, u32)) {
+    /// As long as the cache has room for what nobody asked for, it gets what is live in the `blocks` from byte `start` of a device on that were
+    /// read for a record, but for this one: small values come by the dozen so. The word of the record was found in a `filling` of its chunk.
+    fn admit_all(&self, blocks: &[u8], start: u64, (word, filling): (Word, u32)) {
+        let Place::Flash(number, _) = word.place() else { return };
+        if !self.cache.is_roomy() {
+            return;
+        }
         let mut from = 0;
         while let Some(rest) = blocks.get(from as usize..).filter(|rest| rest.len() >= HEADER) {
-            let place = place(from);
+            let place = Place::Flash(number, start + from);
             let live = Header::parse(rest).and_then(|header| {
                 let record = rest.get(..header.len())?;
                 Some((header, record, self.live_word(&header, place)?))
             });
-            let Some((header, record, word)) = live else {
+            let Some((header, record, live)) = live else {
                 from += UNIT;
                 continue;
             };
-            let is_cached = place == asked || self.hsit.aux(header.entry).slot().is_some();
+            let is_cached = place == word.place() || self.hsit.aux(header.entry).slot().is_some();
             if !is_cached && header.is_whole(record, self.seed) {
-                self.admit((&header, record), header.entry, (word, filling), false);
+                self.admit((&header, record), header.entry, (live, filling), false);
             }
             from += header.stored_len();
         }

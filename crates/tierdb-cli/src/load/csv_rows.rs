@@ -5,7 +5,7 @@ use super::{Found, Source};
 use crate::args::Load;
 use crate::exit::{Exit, Failure};
 use csv::{ByteRecord, ErrorKind, Reader, ReaderBuilder};
-use std::io::{self, Read};
+use std::io::{self, Chain, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -24,18 +24,10 @@ pub struct CsvRows {
 /// An input of which only so much is read: a quote that is not closed makes all that follows one row. It ends with a line break more,
 /// which ends the last row: who reads on in a row does so because of such a quote.
 struct Limited {
-    from: Box<dyn Read>,
+    from: Chain<Box<dyn Read>, &'static [u8]>,
     left: usize,
-    /// How much of its end was read.
-    end: End,
-}
-
-/// How far an input was read.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
-    Ahead,
-    LineBreak,
-    Passed,
+    /// Who reads has been told that this is the end.
+    is_over: bool,
 }
 
 impl Read for Limited {
@@ -45,20 +37,9 @@ impl Read for Limited {
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let most = buf.len().min(self.left);
-        let read = match self.end {
-            End::Ahead => self.from.read(&mut buf[..most])?,
-            End::LineBreak | End::Passed => 0,
-        };
+        let read = self.from.read(&mut buf[..most])?;
         self.left -= read;
-        match (read, self.end, buf.first_mut()) {
-            (0, End::Ahead, Some(first)) => {
-                *first = b'\n';
-                self.end = End::LineBreak;
-                return Ok(1);
-            }
-            (0, End::LineBreak, Some(_)) => self.end = End::Passed,
-            _ => {}
-        }
+        self.is_over |= read == 0 && most > 0;
         Ok(read)
     }
 }
@@ -79,13 +60,13 @@ impl CsvRows {
         let &[delimiter] = load.delimiter.as_bytes() else {
             return Err(Failure::Told(Exit::Usage, "--delimiter takes one ASCII character".to_owned()));
         };
-        let from = Limited { from, left: MAX_LINE, end: End::Ahead };
+        let from = Limited { from: from.chain(b"\n"), left: MAX_LINE, is_over: false };
         let mut rows =
             ReaderBuilder::new().has_headers(!load.no_header).delimiter(delimiter).from_reader(from);
         let name = PathBuf::from(name);
         let told = |e| fatal(&name, 1, e);
         let header = if load.no_header { None } else { Some(rows.byte_headers().map_err(told)?.clone()) };
-        if header.as_ref().is_some_and(|header| !header.is_empty()) && rows.get_ref().end == End::Passed {
+        if header.as_ref().is_some_and(|header| !header.is_empty()) && rows.get_ref().is_over {
             return Err(open_quote(&name, 1));
         }
         let names = header.as_ref().map(|header| names(header, &name)).transpose()?;
@@ -109,7 +90,7 @@ impl Source for CsvRows {
         let line = self.rows.position().line();
         self.rows.get_mut().left = self.limit;
         let read = self.rows.read_byte_record(&mut self.row);
-        if self.rows.get_ref().end == End::Passed && !matches!(read, Ok(false)) {
+        if self.rows.get_ref().is_over && !matches!(read, Ok(false)) {
             return Err(open_quote(&self.name, line));
         }
         match read {

@@ -162,7 +162,7 @@ impl Lists {
     /// Makes `after` follow `before` in a chain. Whatever was between them or beside them goes into chains of
     /// its own.
     pub fn join(&mut self, before: u32, after: u32) {
-        if before == after || self.node(before).after == after {
+        if before == after || self.are_joined(before, after) {
             return;
         }
         self.cut_after(before);

@@ -309,11 +309,9 @@ impl Cache {
             for &(slot, entry) in &range {
                 let index = slot.index();
                 // Most ranges were scanned before. What leaves the cache leaves its chain, so what is chained need not be looked at.
-                if before.is_some_and(|before| lists.are_joined(before, index)) {
-                    before = Some(index);
-                    continue;
-                }
-                if !lists.is_linked(index) || !self.holds(index, entry, &guard) {
+                let is_chained = before.is_some_and(|before| lists.are_joined(before, index));
+                let is_there = is_chained || lists.is_linked(index) && self.holds(index, entry, &guard);
+                if !is_there {
                     continue;
                 }
                 if let Some(before) = before.replace(index) {

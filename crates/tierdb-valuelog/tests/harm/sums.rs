@@ -10,7 +10,7 @@ const TESTS: [Row; 21] = [
     ("tierdb-pmem/src/sealed.rs", "unseal", 0, sealed_word),
     ("src/read.rs", "checked", 0, record_among_others),
     ("src/read.rs", "read_ring", 0, record_in_a_ring),
-    ("src/read.rs", "coupled", 0, record_on_flash),
+    ("src/read.rs", "read_flash_among", 0, record_on_flash),
     ("src/read.rs", "admit_all", 0, record_beside_another),
     ("src/read.rs", "second_copy", 0, record_in_the_second_level),
     ("src/hsit.rs", "absent", 0, word_without_a_record),

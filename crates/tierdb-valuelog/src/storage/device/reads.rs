@@ -162,13 +162,8 @@ pub fn read_records<D: Dir>(wanted: &[Wanted<'_, D>], cause: Cause) -> Vec<Vec<O
 
 impl<D: Dir> Device<D> {
     /// Reads the record that `word` says is at byte `at`, or the bytes where one should be, no more than its chunk
-    /// has: the caller checks them.
-    pub fn read_record(&self, at: u64, word: Word, cause: Cause) -> Result<Option<Record>> {
-        self.read_record_among(at, word, cause, |_, _| {})
-    }
-
-    /// The same; shows the whole blocks that were read for it, and where they begin.
-    pub fn read_record_among(
+    /// has: the caller checks them. Shows the whole blocks that were read for it, and where they begin.
+    pub fn read_record(
         &self,
         at: u64,
         word: Word,
