@@ -23,6 +23,13 @@ impl<T: Default> Table<T> {
         (segment as usize, (shifted - len as u64) as usize, len)
     }
 
+    /// How many elements, from the first one on, whole segments have that are no more than `most` together: what is in use takes no more
+    /// memory than these.
+    pub fn whole_segments(most: u64) -> u64 {
+        let first = 1 << FIRST_BITS;
+        ((1 << (most / first + 1).ilog2()) - 1) * first
+    }
+
     /// The element at `index`, made with its segment if it is not there yet.
     #[inline]
     pub fn get(&self, index: u64) -> &T {
@@ -63,5 +70,19 @@ mod tests {
         }
         assert!((0..count).all(|i| table.get(i).load(Ordering::Relaxed) == i + 1));
         assert!(table.memory_bytes() >= count * 8);
+    }
+
+    #[test]
+    fn whole_segments_take_no_more_than_they_may() {
+        for (most, whole) in
+            [(0, 0), (1023, 0), (1024, 1024), (3071, 1024), (3072, 3072), (1 << 20, 1_047_552)]
+        {
+            assert_eq!(Table::<u8>::whole_segments(most), whole);
+            let table = Table::<u8>::new();
+            (0..whole).step_by(512).for_each(|index| {
+                table.get(index);
+            });
+            assert_eq!(table.memory_bytes(), whole);
+        }
     }
 }

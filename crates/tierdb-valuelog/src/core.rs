@@ -147,6 +147,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
             });
         }
+        if let Place::Flash(..) = word.place() {
+            self.second_level.forget(word.0, self.storage.filling(word.place()));
+        }
         self.storage.release(word, guard);
     }
 }

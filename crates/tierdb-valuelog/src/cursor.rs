@@ -304,7 +304,7 @@ type Extent = (u8, u64, u64);
 impl Places {
     /// Whether the value that `wanted` points at is in a place that was counted, or in one more that there is room for.
     fn has_room_for<P: Pool, D: Dir>(&mut self, core: &Core<P, D>, wanted: Option<Pointed>) -> bool {
-        let Some(Pointed { entry, word, .. }) = wanted else { return true };
+        let Some(Pointed { entry, word, filling }) = wanted else { return true };
         let Place::Flash(device, start) = word.place() else { return true };
         // It may be a little longer.
         let end = start + word.min_len();
@@ -316,7 +316,7 @@ impl Places {
         if !is_beside(self.last.replace((device, start, end))) {
             self.runs += 1;
         }
-        if core.hsit.aux(entry).slot().is_some() {
+        if core.hsit.aux(entry).slot().is_some() || core.second_level.may_have(word.0, filling) {
             // It is cached, most likely.
             return true;
         }

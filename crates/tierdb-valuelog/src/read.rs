@@ -3,7 +3,7 @@
 
 use crate::cache::Reader;
 use crate::core::Core;
-use crate::record::{HEADER, Header, Kind};
+use crate::record::{HEADER, Header, Kind, encode};
 use crate::second_level::Use;
 use crate::storage::{Found, Record, read_records};
 use crate::word::{Aux, Place, UNIT, Word};
@@ -34,7 +34,7 @@ pub struct Pointed {
     pub entry: u64,
     pub word: Word,
     /// The filling of its chunk.
-    filling: u32,
+    pub filling: u32,
 }
 
 /// A value that was read ahead.
@@ -54,8 +54,10 @@ pub struct Raw {
     found: Found,
     entry: u64,
     word: Word,
-    /// The filling of its chunk, if it is to be cached.
-    admit: Option<u32>,
+    /// The filling of its chunk.
+    filling: u32,
+    /// It is to be cached.
+    admit: bool,
 }
 
 /// `len` bytes from byte `at` of the pool.
@@ -176,7 +178,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 // same tag. Then the word is the same again, and the filling is not.
                 let filling = self.storage.filling(word.place());
                 drop(guard);
-                if let Some(value) = self.second_copy(entry, word, filling, key)? {
+                if let Some(value) = self.second_copy(entry, word, filling, key) {
                     return Ok(Some(Some(value)));
                 }
                 self.counters.flash_reads.add(1);
@@ -258,7 +260,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         for (ahead, copy) in ahead.into_iter().zip(copies) {
             let key = key(ahead.number);
             if let Some(value) =
-                copy.or_else(|| self.second_copy(ahead.entry, ahead.word, ahead.filling, key).ok()?)
+                copy.or_else(|| self.second_copy(ahead.entry, ahead.word, ahead.filling, key))
             {
                 ready[ahead.number] = Ready::Cached(value);
             } else if let Some(list) = by_device.get_mut(usize::from(ahead.device)) {
@@ -278,8 +280,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     continue;
                 };
                 let alone = found.at_once < CHEAP_AT_ONCE;
-                let admit = (!alone && reader.is_read_again(device.number(), at)).then_some(filling);
-                let raw = Raw { found, entry, word, admit };
+                let admit = !alone && reader.is_read_again(device.number(), at);
+                let raw = Raw { found, entry, word, filling, admit };
                 if !alone {
                     ready[number] = Ready::Raw(raw);
                 } else if let Some((header, bytes)) = self.checked(raw, key(number))
@@ -294,10 +296,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
 
     /// The value of `key` in what was read ahead, if it checks.
     pub fn check(&self, raw: Raw, key: &[u8]) -> Option<Value> {
-        let (entry, word, admit) = (raw.entry, raw.word, raw.admit);
+        let (entry, at, admit) = (raw.entry, (raw.word, raw.filling), raw.admit);
         let (header, bytes) = self.checked(raw, key)?;
-        if let Some(filling) = admit {
-            self.admit((&header, &bytes), entry, (word, filling), true);
+        if admit {
+            self.admit((&header, &bytes), entry, at, true);
+        } else if self.second_level.is_open() {
+            self.offer((&header, &bytes), entry, at);
         }
         self.value_of(header, bytes).ok()?
     }
@@ -314,22 +318,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
     }
 
     /// The value of `key`, whose record is at `word` in a `filling` of its chunk, from the cache's second level.
-    fn second_copy(&self, entry: u64, word: Word, filling: u32, key: &[u8]) -> Result<Option<Value>> {
-        let Some(frame) = self.second_level.get(word.0, filling) else { return Ok(None) };
-        let (header, bytes) = &frame.record;
-        let right = header.is_coupled(entry, word.tag())
-            && header.is_whole(bytes, self.seed)
-            && header.key(bytes) == key;
-        if !right {
-            self.second_level.used(&frame, Use::Broken);
-            return Ok(None);
-        }
+    fn second_copy(&self, entry: u64, word: Word, filling: u32, key: &[u8]) -> Option<Value> {
+        let frame = self.second_level.get(word.0, filling)?;
         self.counters.second_level_hits.add(1);
         // What is read here again and again.
-        let is_cached = frame.is_for_dram() && self.admit((header, bytes), entry, (word, filling), true);
+        let is_cached = frame.is_for_dram() && {
+            let mut record = Vec::new();
+            let len = encode(&mut record, self.seed, Kind::Value, entry, frame.seqno, key, &frame.value);
+            Header::parse(&record)
+                .is_some_and(|header| self.admit((&header, &record[..len]), entry, (word, filling), true))
+        };
         self.second_level.used(&frame, if is_cached { Use::Cached } else { Use::Read });
-        let (header, bytes) = frame.record;
-        self.value_of(header, bytes)
+        Some(frame.value)
     }
 
     /// The record at pool offset `at`, if it is whole and coupled with `word` of `entry`.
@@ -372,11 +372,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }))
     }
 
-    /// As long as the cache has room for what nobody asked for, it gets what is live in the `blocks` from byte `start` of a device on that were
-    /// read for a record, but for this one: small values come by the dozen so. The word of the record was found in a `filling` of its chunk.
+    /// As long as the cache, or its second level, has room for what nobody asked for, it gets what is live in the `blocks` from byte `start` of a device on
+    /// that were read for a record, but for this one: small values come by the dozen so. The word of the record was found in a `filling` of its chunk.
     fn admit_all(&self, blocks: &[u8], start: u64, (word, filling): (Word, u32)) {
         let Place::Flash(number, _) = word.place() else { return };
-        if !self.cache.is_roomy() {
+        let is_roomy = self.cache.is_roomy();
+        if !is_roomy && !self.second_level.is_open() {
             return;
         }
         let mut from = 0;
@@ -392,7 +393,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
             };
             let is_cached = place == word.place() || self.hsit.aux(header.entry).slot().is_some();
             if !is_cached && header.is_whole(record, self.seed) {
-                self.admit((&header, record), header.entry, (live, filling), false);
+                let (record, at) = ((&header, record), (live, filling));
+                if is_roomy {
+                    self.admit(record, header.entry, at, false);
+                } else {
+                    self.offer(record, header.entry, at);
+                }
             }
             from += header.stored_len();
         }
@@ -469,16 +475,29 @@ impl<P: Pool, D: Dir> Core<P, D> {
         true
     }
 
-    /// Caches the record of `entry` that was copied from the write buffer, where it still is, to where `word` points, and
-    /// says whether the cache took it.
-    pub fn admit_moved(&self, entry: u64, from: Place, word: Word) -> bool {
+    /// Offers the record of `entry` to the second level of the cache, if the word has been that of the entry, in that filling of its chunk, since before it
+    /// was read.
+    fn offer(&self, record: (&Header, &[u8]), entry: u64, (word, filling): (Word, u32)) {
+        let _guard = crossbeam_epoch::pin();
+        if record.0.kind == Kind::Value && self.sight(entry, word) == Some(filling) {
+            self.second_level.offer(record, (word.0, filling));
+        }
+    }
+
+    /// Caches the record of `entry` that was copied from the write buffer, where it still is, to where `word` points, if somebody `wants` it, and
+    /// says whether the cache took it. Otherwise its second level may have it.
+    pub fn admit_moved(&self, entry: u64, from: Place, word: Word, wants: bool) -> bool {
         let Place::Ring(at) = from else { return false };
-        if word.is_large() {
+        if word.is_large() || !wants && !self.second_level.is_open() {
             return false;
         }
         let Some(filling) = self.sight(entry, word) else { return false };
         let Ok(Some((header, record))) = self.read_ring(at, word, entry) else { return false };
-        self.admit((&header, &record), entry, (word, filling), true)
+        if wants {
+            return self.admit((&header, &record), entry, (word, filling), true);
+        }
+        self.offer((&header, &record), entry, (word, filling));
+        false
     }
 
     /// Takes the entry's value out of the cache. If it was there, says whether it was read lately.

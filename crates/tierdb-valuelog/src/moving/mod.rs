@@ -75,7 +75,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// newer record of the key come to the same place with the same tag: its word is the same, and the filling is not.
     fn swing(&self, stored: &[Stored<Moving>]) {
         let guard = crossbeam_epoch::pin();
-        let (mut left, mut marked) = (Vec::with_capacity(stored.len()), Vec::new());
+        let (mut left, mut marked, mut carried) = (Vec::with_capacity(stored.len()), Vec::new(), Vec::new());
         for &Stored { with: Moving { entry, from, filling }, word: to } in stored {
             let latched = self.hsit.latch(entry);
             let is_copied = self.storage.filling(from) == filling;
@@ -84,6 +84,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 fence(SeqCst);
                 if let Some(slot) = self.hsit.aux(entry).slot() {
                     self.cache.relocate(slot, entry, now.clean().0, to.0);
+                }
+                if let Place::Flash(..) = from {
+                    carried.push(((now.clean().0, filling), to));
                 }
                 if now.is_dirty() {
                     marked.push((entry, to));
@@ -100,6 +103,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
         if !self.ordered {
             // Their writers look for the words that they published, and would leave these marked.
             marked.into_iter().for_each(|(entry, word)| self.hsit.clear_dirty(entry, word));
+        }
+        for (from, to) in carried {
+            // Whoever has replaced the record meanwhile has released its place, which is not filled anew while this thread is pinned.
+            self.second_level.carry(from, (to.0, self.storage.filling(to.place())));
         }
         for word in left {
             self.storage.release(word, &guard);

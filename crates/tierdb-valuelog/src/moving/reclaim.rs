@@ -141,12 +141,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    /// As [`Core::commit_moved`]; values that are read are cached.
+    /// As [`Core::commit_moved`]; values that are read are cached, and others kept on the fast tier while it has room.
     fn commit_reclaimed(&self, appender: &mut Appender<D, Moving>) -> Result<()> {
         let stored = self.commit_moved(appender)?;
         self.counters.reclaimed_records.add(stored.len() as u64);
         for Stored { with: Moving { entry, from, .. }, word } in stored {
-            if self.hsit.aux(entry).is_wanted() && self.admit_moved(entry, from, word) {
+            if self.admit_moved(entry, from, word, self.hsit.aux(entry).is_wanted()) {
                 self.counters.cached_by_reclaim.add(1);
             }
         }

@@ -309,7 +309,7 @@ pub fn record_among_others() -> Outcome {
 }
 
 /// A copy in the second level of the value cache is damaged: then the record is read from flash.
-pub fn record_in_the_second_level() -> Outcome {
+pub fn value_in_the_second_level() -> Outcome {
     // Others have no memory for a cache.
     let sizes = rig::Sizes { memory: 448 << 10, ..base::sizes() };
     let store = Store::new(Mode::Memory.rig(sizes));

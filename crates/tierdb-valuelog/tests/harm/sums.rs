@@ -12,7 +12,7 @@ const TESTS: [Row; 21] = [
     ("src/read.rs", "read_ring", 0, record_in_a_ring),
     ("src/read.rs", "read_flash_among", 0, record_on_flash),
     ("src/read.rs", "admit_all", 0, record_beside_another),
-    ("src/read.rs", "second_copy", 0, record_in_the_second_level),
+    ("src/second_level/frame.rs", "checks", 0, value_in_the_second_level),
     ("src/hsit.rs", "absent", 0, word_without_a_record),
     ("src/image.rs", "restore", 0, word_of_a_closed_store),
     ("src/image.rs", "restore", 1, leaf_of_a_closed_store),

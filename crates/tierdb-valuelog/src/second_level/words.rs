@@ -1,0 +1,209 @@
+//! Where frames are: a hash table at the end of the unused part of the pool, that grows with what is in it.
+//!
+//! ```text
+//!  ◄── frames ──►│ bucket n-1 │ … │ bucket 1 │ bucket 0 │ end of the pool's pages
+//!                └ eight words, one cache line: tag of 22 bits, place of 42, in units of 8 bytes
+//! ```
+//!
+//! * One bucket more at a time, whose words come out of one other (linear hashing, Litwin 1980): nothing has to be written anew, nor is
+//!   a large table cleared at once.
+//! * In DRAM it takes a byte for each word: how often that was found. So readers write nothing to the pool, whose pages may have gone to the
+//!   key index a moment before.
+//! * Nothing in it is to be trusted: a word may be of a frame that was overwritten, or what somebody else has written to the page. The frame tells.
+//! * There is one writer at a time, and its calls say so.
+
+use super::frame::UNIT;
+use crate::pages::{PAGE, Pages};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use tierdb_pmem::Pool;
+use tierdb_sync::Table;
+
+/// Words of a bucket, and their bytes.
+const WAYS: u64 = 8;
+const BUCKET: u64 = WAYS * 8;
+/// Buckets that it has at first: a page of them.
+const FIRST: u64 = PAGE / BUCKET;
+const PLACE_BITS: u32 = 42;
+const PLACE: u64 = (1 << PLACE_BITS) - 1;
+/// In place of how often it was found: nobody needs the frame any more.
+const GONE: u8 = u8::MAX;
+
+/// Which word of the table.
+pub type Slot = u64;
+
+/// See the module's description.
+pub struct Words<P: Pool> {
+    pool: Arc<P>,
+    pages: Arc<Pages<P>>,
+    /// Byte of the pool before which buckets are.
+    end: u64,
+    /// Most buckets, as the heats may take no more memory.
+    most: u64,
+    heats: Table<AtomicU8>,
+    /// Buckets that there are. None: there is no table.
+    buckets: AtomicU64,
+}
+
+impl<P: Pool> Words<P> {
+    /// None yet, before byte `end` of the pool, and never more than have heats in `memory` bytes.
+    pub fn new(pool: Arc<P>, pages: Arc<Pages<P>>, end: u64, memory: u64) -> Self {
+        let most = Table::<AtomicU8>::whole_segments(memory) / WAYS;
+        Words { pool, pages, end, most, heats: Table::new(), buckets: AtomicU64::new(0) }
+    }
+
+    /// Whether there can be none.
+    pub fn is_never(&self) -> bool {
+        self.most < FIRST
+    }
+
+    /// The byte of the pool at which they begin.
+    pub fn start(&self) -> u64 {
+        self.end - self.buckets.load(Ordering::Acquire) * BUCKET
+    }
+
+    /// How many there is room for.
+    pub fn len(&self) -> u64 {
+        self.buckets.load(Ordering::Acquire) * WAYS
+    }
+
+    /// Writer: an empty table, if the pages for it are not used. Says whether they were not.
+    pub fn begin(&self) -> bool {
+        self.buckets.store(0, Ordering::Release);
+        if self.is_never() || !self.pages.write_unused(self.end - PAGE, &[0; PAGE as usize]) {
+            return false;
+        }
+        (0..FIRST * WAYS).for_each(|slot| self.heats.get(slot).store(0, Ordering::Relaxed));
+        self.buckets.store(FIRST, Ordering::Release);
+        true
+    }
+
+    /// Writer: no table any more, since its pages are used.
+    pub fn give_up(&self) {
+        self.buckets.store(0, Ordering::Release);
+    }
+
+    /// What may be of `hash`: slots, and the places in the pool that their words name.
+    pub fn candidates(&self, hash: u64) -> impl Iterator<Item = (Slot, u64)> + '_ {
+        self.bucket(hash).filter_map(move |slot| {
+            let word = self.load(slot);
+            let is_it = word != 0 && word >> PLACE_BITS == hash >> PLACE_BITS;
+            (is_it && !is_gone(self.heat(slot))).then_some((slot, place(word)))
+        })
+    }
+
+    /// Slots in which a word of `hash` may be. None, if there is no table.
+    pub fn bucket(&self, hash: u64) -> Range<Slot> {
+        match self.buckets.load(Ordering::Acquire) {
+            0 => 0..0,
+            buckets => {
+                let bucket = bucket_of(hash, buckets);
+                bucket * WAYS..(bucket + 1) * WAYS
+            }
+        }
+    }
+
+    /// The place that the word in `slot` names, and how often it was found, or that it [is gone](is_gone). `None` if the slot is free.
+    pub fn at(&self, slot: Slot) -> Option<(u64, u8)> {
+        let word = self.load(slot);
+        (word != 0).then(|| (place(word), self.heat(slot)))
+    }
+
+    fn heat(&self, slot: Slot) -> u8 {
+        self.heats.existing(slot).map_or(0, |heat| heat.load(Ordering::Relaxed))
+    }
+
+    /// It was found so often, unless that is known otherwise than as `seen` meanwhile.
+    pub fn set_heat(&self, slot: Slot, seen: u8, heat: u8) {
+        if let Some(cell) = self.heats.existing(slot) {
+            let _changed = cell.compare_exchange(seen, heat, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// The frame is found no more. Says whether it was until now.
+    pub fn set_gone(&self, slot: Slot) -> bool {
+        self.heats.existing(slot).is_some_and(|heat| heat.swap(GONE, Ordering::Relaxed) != GONE)
+    }
+
+    /// Writer: the word of `hash` in `slot` names `place`, of a frame that was found so often.
+    pub fn put(&self, slot: Slot, hash: u64, place: u64, heat: u8) {
+        self.heats.get(slot).store(heat, Ordering::Relaxed);
+        self.store(slot, (hash & !PLACE) | (place / UNIT));
+    }
+
+    /// Writer: nothing is in `slot`.
+    pub fn clear(&self, slot: Slot) {
+        self.store(slot, 0);
+    }
+
+    /// Writer: a bucket more, if there may be one. `hash_of` tells the hash of the frame at a place, if there is one. Words that are of none
+    /// are left out.
+    pub fn grow(&self, hash_of: impl Fn(u64) -> Option<u64>) {
+        let buckets = self.buckets.load(Ordering::Relaxed);
+        if buckets == 0 || buckets >= self.most {
+            return;
+        }
+        let from = (buckets - (1 << buckets.ilog2())) * WAYS;
+        let to = buckets * WAYS;
+        let (mut moved, mut left_out) = ([0; WAYS as usize], Vec::new());
+        for way in 0..WAYS {
+            let word = self.load(from + way);
+            if word == 0 {
+                continue;
+            }
+            let is_right = |hash: &u64| (hash ^ word) >> PLACE_BITS == 0;
+            match hash_of(place(word)).filter(is_right).map(|hash| bucket_of(hash, buckets + 1)) {
+                Some(bucket) if bucket == buckets => moved[way as usize] = word,
+                Some(bucket) if bucket == from / WAYS => continue,
+                _ => {}
+            }
+            left_out.push(from + way);
+        }
+        (0..WAYS).for_each(|way| {
+            self.heats.get(to + way).store(self.heat(from + way), Ordering::Relaxed);
+        });
+        let bytes: Vec<u8> = moved.iter().flat_map(|word| word.to_le_bytes()).collect();
+        if !self.pages.write_unused(self.end - (buckets + 1) * BUCKET, &bytes) {
+            return;
+        }
+        self.buckets.store(buckets + 1, Ordering::Release);
+        left_out.into_iter().for_each(|slot| self.clear(slot));
+    }
+
+    fn offset(&self, slot: Slot) -> u64 {
+        self.end - (slot / WAYS + 1) * BUCKET + slot % WAYS * 8
+    }
+
+    fn load(&self, slot: Slot) -> u64 {
+        self.pool.load(self.offset(slot))
+    }
+
+    fn store(&self, slot: Slot, word: u64) {
+        // Where its page is used there will be no table any more.
+        let _is_unused = self.pages.write_unused(self.offset(slot), &word.to_le_bytes());
+    }
+
+    /// Bytes of DRAM in use.
+    pub fn memory_bytes(&self) -> u64 {
+        self.heats.memory_bytes()
+    }
+}
+
+/// Whether a heat says that nobody needs the frame any more.
+pub fn is_gone(heat: u8) -> bool {
+    heat == GONE
+}
+
+/// In which of so many buckets a word of `hash` is.
+fn bucket_of(hash: u64, buckets: u64) -> u64 {
+    let mask = buckets.next_power_of_two() - 1;
+    match hash & mask {
+        bucket if bucket < buckets => bucket,
+        bucket => bucket & mask >> 1,
+    }
+}
+
+fn place(word: u64) -> u64 {
+    (word & PLACE) * UNIT
+}
