@@ -39,8 +39,8 @@ use tierdb_pmem::Pool;
 use tierdb_sync::Counter;
 use words::{Slot, Words};
 
-/// The share of the memory budget that a byte for each word takes at most.
-const MEMORY_SHARE: u64 = 32;
+/// The share of the memory budget that two bits for each word take at most.
+const MEMORY_SHARE: u64 = 64;
 /// Words that the table has for each frame: its buckets are seldom full so.
 const WORDS_A_FRAME: u64 = 2;
 /// Fewer pages than this are left alone.
@@ -52,7 +52,7 @@ const MAX_HEAT: u8 = 2;
 /// Frames that stay in a row: where all were found, what comes has a place all the same.
 const MOST_KEPT: usize = 8;
 /// Where one frame of so many is of no use, there is room: the others stay, found or not.
-const GONE_SHARE: u64 = 4;
+const GONE_SHARE: u64 = 8;
 /// Frames that stay in a row then.
 const MOST_PASSED: usize = 64;
 /// Units that are looked at for the frame behind one that was cut off: no frame has more.

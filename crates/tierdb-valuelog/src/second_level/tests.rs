@@ -101,7 +101,7 @@ fn check(level: &Level) -> usize {
 #[test]
 fn frames_of_all_sizes_keep_their_order_whatever_pages_are_taken() {
     // With words for all frames, and with fewer.
-    for (budget, longest, least) in [(1 << 20, LONGEST, 20), (1 << 20, 600, 300), (32 << 10, 300, 600)] {
+    for (budget, longest, least) in [(1 << 20, LONGEST, 20), (1 << 20, 600, 300), (160 << 10, 300, 600)] {
         let (level, pages) = sized(300, budget);
         let mut random = fastrand::Rng::with_seed(budget ^ longest as u64);
         let of = |n: u64| value(n, (n * n % 7919) as usize * longest / 8000);

@@ -7,7 +7,7 @@
 //!
 //! * One bucket more at a time, whose words come out of one other (linear hashing, Litwin 1980): nothing has to be written anew, nor is
 //!   a large table cleared at once.
-//! * In DRAM it takes a byte for each word: how often that was found. So readers write nothing to the pool, whose pages may have gone to the
+//! * In DRAM it takes two bits for each word: how often that was found. So readers write nothing to the pool, whose pages may have gone to the
 //!   key index a moment before.
 //! * Nothing in it is to be trusted: a word may be of a frame that was overwritten, or what somebody else has written to the page. The frame tells.
 //! * There is one writer at a time, and its calls say so.
@@ -16,7 +16,7 @@ use super::frame::UNIT;
 use crate::pages::{PAGE, Pages};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use tierdb_pmem::Pool;
 use tierdb_sync::Table;
 
@@ -27,8 +27,9 @@ const BUCKET: u64 = WAYS * 8;
 const FIRST: u64 = PAGE / BUCKET;
 const PLACE_BITS: u32 = 42;
 const PLACE: u64 = (1 << PLACE_BITS) - 1;
-/// In place of how often it was found: nobody needs the frame any more.
-const GONE: u8 = u8::MAX;
+/// A heat is how often a frame was found, up to twice, or that nobody needs it any more.
+const HEAT_BITS: u64 = 2;
+const GONE: u8 = (1 << HEAT_BITS) - 1;
 
 /// Which word of the table.
 pub type Slot = u64;
@@ -41,7 +42,8 @@ pub struct Words<P: Pool> {
     end: u64,
     /// Most buckets, as the heats may take no more memory.
     most: u64,
-    heats: Table<AtomicU8>,
+    /// Those of a bucket.
+    heats: Table<AtomicU16>,
     /// Buckets that there are. None: there is no table.
     buckets: AtomicU64,
 }
@@ -49,7 +51,7 @@ pub struct Words<P: Pool> {
 impl<P: Pool> Words<P> {
     /// None yet, before byte `end` of the pool, and never more than have heats in `memory` bytes.
     pub fn new(pool: Arc<P>, pages: Arc<Pages<P>>, end: u64, memory: u64) -> Self {
-        let most = Table::<AtomicU8>::whole_segments(memory) / WAYS;
+        let most = Table::<AtomicU16>::whole_segments(memory / size_of::<AtomicU16>() as u64);
         Words { pool, pages, end, most, heats: Table::new(), buckets: AtomicU64::new(0) }
     }
 
@@ -74,7 +76,7 @@ impl<P: Pool> Words<P> {
         if self.is_never() || !self.pages.write_unused(self.end - PAGE, &[0; PAGE as usize]) {
             return false;
         }
-        (0..FIRST * WAYS).for_each(|slot| self.heats.get(slot).store(0, Ordering::Relaxed));
+        (0..FIRST).for_each(|bucket| self.heats.get(bucket).store(0, Ordering::Relaxed));
         self.buckets.store(FIRST, Ordering::Release);
         true
     }
@@ -111,24 +113,34 @@ impl<P: Pool> Words<P> {
     }
 
     fn heat(&self, slot: Slot) -> u8 {
-        self.heats.existing(slot).map_or(0, |heat| heat.load(Ordering::Relaxed))
+        let heats = self.heats.existing(slot / WAYS).map_or(0, |heats| heats.load(Ordering::Relaxed));
+        (heats >> shift(slot)) as u8 & GONE
+    }
+
+    /// Makes the heat of what is in `slot` what `change` says of what it is, if that is something. Returns what it was.
+    fn change_heat(&self, slot: Slot, change: impl Fn(u8) -> Option<u8>) -> u8 {
+        let heat = |heats: u16| (heats >> shift(slot)) as u8 & GONE;
+        let changed = |heats: u16| {
+            let others = heats & !(u16::from(GONE) << shift(slot));
+            change(heat(heats)).map(|heat| others | u16::from(heat) << shift(slot))
+        };
+        let updated = self.heats.get(slot / WAYS).fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
+        heat(updated.unwrap_or_else(|same| same))
     }
 
     /// It was found so often, unless that is known otherwise than as `seen` meanwhile.
     pub fn set_heat(&self, slot: Slot, seen: u8, heat: u8) {
-        if let Some(cell) = self.heats.existing(slot) {
-            let _changed = cell.compare_exchange(seen, heat, Ordering::Relaxed, Ordering::Relaxed);
-        }
+        self.change_heat(slot, |now| (now == seen).then_some(heat));
     }
 
     /// The frame is found no more. Says whether it was until now.
     pub fn set_gone(&self, slot: Slot) -> bool {
-        self.heats.existing(slot).is_some_and(|heat| heat.swap(GONE, Ordering::Relaxed) != GONE)
+        self.change_heat(slot, |_| Some(GONE)) != GONE
     }
 
     /// Writer: the word of `hash` in `slot` names `place`, of a frame that was found so often.
     pub fn put(&self, slot: Slot, hash: u64, place: u64, heat: u8) {
-        self.heats.get(slot).store(heat, Ordering::Relaxed);
+        self.change_heat(slot, |_| Some(heat));
         self.store(slot, (hash & !PLACE) | (place / UNIT));
     }
 
@@ -145,7 +157,6 @@ impl<P: Pool> Words<P> {
             return;
         }
         let from = (buckets - (1 << buckets.ilog2())) * WAYS;
-        let to = buckets * WAYS;
         let (mut moved, mut left_out) = ([0; WAYS as usize], Vec::new());
         for way in 0..WAYS {
             let word = self.load(from + way);
@@ -160,9 +171,8 @@ impl<P: Pool> Words<P> {
             }
             left_out.push(from + way);
         }
-        (0..WAYS).for_each(|way| {
-            self.heats.get(to + way).store(self.heat(from + way), Ordering::Relaxed);
-        });
+        let heats = self.heats.get(from / WAYS).load(Ordering::Relaxed);
+        self.heats.get(buckets).store(heats, Ordering::Relaxed);
         let bytes: Vec<u8> = moved.iter().flat_map(|word| word.to_le_bytes()).collect();
         if !self.pages.write_unused(self.end - (buckets + 1) * BUCKET, &bytes) {
             return;
@@ -188,6 +198,11 @@ impl<P: Pool> Words<P> {
     pub fn memory_bytes(&self) -> u64 {
         self.heats.memory_bytes()
     }
+}
+
+/// Where the heat of what is in `slot` is among those of its bucket.
+fn shift(slot: Slot) -> u64 {
+    slot % WAYS * HEAT_BITS
 }
 
 /// Whether a heat says that nobody needs the frame any more.
