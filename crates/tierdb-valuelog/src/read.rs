@@ -39,7 +39,7 @@ pub struct Pointed {
 
 /// A value that was read ahead.
 pub enum Ready {
-    /// It was cached.
+    /// It was cached, or is in the write buffer.
     Cached(Value),
     /// It was read together with few others, or none, and is cached now.
     Scattered(Value),
@@ -235,7 +235,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         Pointed { entry, word, filling: self.storage.filling(word.place()) }
     }
 
-    /// The values that are cached, or on flash, whose reads overlap. What one read brings together is cached if it was read
+    /// The values that are cached, in the write buffer, or on flash, whose reads overlap. What one read brings together is cached if it was read
     /// that way before, as `reader` tells: to have some of it would not spare the read. `guard` is the one under which the words were
     /// found: until the cache was asked for them, none may come to stand for a newer value. It is not held while flash is read.
     pub fn read_ahead<'k>(
@@ -247,7 +247,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
     ) -> Vec<Ready> {
         let devices = self.storage.devices();
         let mut by_device: Vec<_> = devices.iter().map(|_| Vec::with_capacity(wanted.len())).collect();
-        let mut ready: Vec<_> = wanted.iter().map(|_| Ready::Alone).collect();
+        let in_ring = |(number, wanted): (usize, &Option<Pointed>)| {
+            let Pointed { entry, word, .. } = (*wanted)?;
+            let Place::Ring(at) = word.place() else { return None };
+            let (header, bytes) = self.read_ring(at, word, entry).ok()??;
+            let is_it = header.kind == Kind::Value && header.key(&bytes) == key(number);
+            is_it.then(|| Value::shared(bytes, header.body_range()))
+        };
+        let ready = wanted.iter().enumerate().map(|of| in_ring(of).map_or(Ready::Alone, Ready::Cached));
+        let mut ready: Vec<_> = ready.collect();
+        let in_rings = ready.iter().filter(|ready| matches!(ready, Ready::Cached(_))).count();
+        self.counters.ring_hits.add(in_rings as u64);
         let on_flash = |(number, wanted): (usize, &Option<Pointed>)| {
             let Pointed { entry, word, filling } = (*wanted)?;
             let Place::Flash(device, at) = word.place() else { return None };

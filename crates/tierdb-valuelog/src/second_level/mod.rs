@@ -198,13 +198,18 @@ impl<P: Pool> SecondLevel<P> {
 
     /// Whether it takes what nobody has asked for.
     pub fn is_open(&self) -> bool {
-        self.has_room.load(Ordering::Relaxed) || self.has_gone()
+        self.has_room.load(Ordering::Relaxed) || self.has_gone(GONE_SHARE)
     }
 
-    /// Whether so many copies are of no use that there is room for others without giving up any that is.
-    fn has_gone(&self) -> bool {
+    /// Whether there is room, or so many copies are of no use that there will be as soon as some more are.
+    pub fn has_room_for_more(&self) -> bool {
+        self.has_room.load(Ordering::Relaxed) || self.has_gone(2 * GONE_SHARE)
+    }
+
+    /// Whether one copy of `share` is of no use.
+    fn has_gone(&self, share: u64) -> bool {
         let gone = self.gone.load(Ordering::Relaxed);
-        gone > 0 && gone * GONE_SHARE >= self.named.load(Ordering::Relaxed)
+        gone > 0 && gone * share >= self.named.load(Ordering::Relaxed)
     }
 
     /// Keeps a copy of the value of a record at a word, in a filling of its chunk, that nobody has asked for, if there is room, and nobody else
@@ -223,7 +228,7 @@ impl<P: Pool> SecondLevel<P> {
         let Some(area) = self.area(writer).filter(|area| area.start + len <= area.end) else { return };
         let has_room = writer.has_room(len, &area);
         let has_place = match reason {
-            _ if has_room || self.has_gone() => true,
+            _ if has_room || self.has_gone(GONE_SHARE) => true,
             Reason::Offered => false,
             Reason::Read => writer.had_offered,
             Reason::Proven => true,
@@ -303,7 +308,7 @@ impl<P: Pool> SecondLevel<P> {
     /// Makes room for a frame of `len` bytes, that the area is large enough for, at `next`: frames that were found stay, the others go. Where
     /// there are enough that nobody needs, those alone go.
     fn make_room(&self, writer: &mut Writer, area: &Range<u64>, len: u64) {
-        let keeps_all = self.has_gone();
+        let keeps_all = self.has_gone(GONE_SHARE);
         let most = if keeps_all { MOST_PASSED } else { MOST_KEPT };
         let mut in_a_row = 0;
         loop {
