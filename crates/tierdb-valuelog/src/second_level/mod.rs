@@ -288,6 +288,7 @@ impl<P: Pool> SecondLevel<P> {
         }
         let area = unused.start..self.words.start();
         writer.next = writer.next.min(area.end);
+        writer.first = writer.first.min(writer.next);
         writer.old_end = writer.old_end.min(area.end);
         if writer.first < area.start {
             writer.first = self.next_frame(area.start, writer.next);

@@ -289,7 +289,8 @@ pub fn record_on_flash() -> Outcome {
 pub fn record_beside_another() -> Outcome {
     // Others have no memory for a cache.
     let sizes = rig::Sizes { memory: 1 << 20, ..base::sizes() };
-    let store = damaged_on_flash_of(Store::new(Mode::Memory.rig(sizes)));
+    // What was on the fast tier is on flash alone.
+    let store = damaged_on_flash_of(Store::new(Mode::Memory.rig(sizes))).reopened();
     store.has("other", b"another")?;
     store.is_damaged("key")
 }
@@ -315,17 +316,7 @@ pub fn value_in_the_second_level() -> Outcome {
     let store = Store::new(Mode::Memory.rig(sizes));
     store.put("key", b"the value");
     store.flush();
-    store.has("key", b"the value")?;
-    // What comes after it takes its place in memory.
-    for name in (0..120).map(|number| format!("key{number}")) {
-        if store.figure("second_level_copies") > 0 {
-            break;
-        }
-        store.put(&name, &value(&name, 3000));
-        store.flush();
-        store.has(&name, &value(&name, 3000))?;
-        store.flush();
-    }
+    assert!(store.figure("second_level_copies") > 0, "it was offered as it left the write buffer");
     let first_page = RINGS_AT + base::sizes().ring;
     store.world.flip_bit("pool", find(&store.world, "pool", first_page, b"the value"), 1);
     store.has("key", b"the value")
