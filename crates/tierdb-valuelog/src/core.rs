@@ -11,7 +11,7 @@ use crate::long::LongValues;
 use crate::moving::Collecting;
 use crate::pages::Pages;
 use crate::ring::Rings;
-use crate::second_level::SecondLevel;
+use crate::second_level::{SecondLevel, Source};
 use crate::storage::{Appender, Storage};
 use crate::versions::Versions;
 use crate::word::{Place, Word};
@@ -148,7 +148,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             });
         }
         if let Place::Flash(..) = word.place() {
-            self.second_level.forget(word.0, self.storage.filling(word.place()));
+            let filling = self.storage.filling(word.place());
+            self.second_level.forget(Source { entry, word: word.0, filling });
         }
         self.storage.release(word, guard);
     }

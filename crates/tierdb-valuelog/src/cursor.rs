@@ -8,6 +8,7 @@ use crate::cache::{Reader, Slot};
 use crate::core::Core;
 use crate::moving::LONG_RUN;
 use crate::read::{Pointed, Ready};
+use crate::second_level::Source;
 use crate::storage::is_beside;
 use crate::word::{Aux, Place, Word};
 use std::collections::VecDeque;
@@ -126,8 +127,9 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
     /// Chains what was passed, and keeps the last entry, to chain what follows to it.
     fn end_of_range(&mut self) {
         if let Some(last) = self.seen.last().copied().filter(|_| self.seen.len() > 1) {
-            // What lies together in long runs would not be rewritten.
-            if self.runs > 1 + self.looked / LONG_RUN {
+            // What lies together in long runs would not be rewritten, and what the fast tier has room for need not be: later scans do not
+            // read it from flash.
+            if self.runs > 1 + self.looked / LONG_RUN && !self.core.second_level.has_room_for_more() {
                 if self.reverse {
                     self.seen.reverse();
                 }
@@ -184,7 +186,7 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         Ok(!self.ahead.is_empty())
     }
 
-    /// Reads the values of the next keys ahead, as far as they lie on flash.
+    /// Reads the values of the next keys ahead, but for long ones.
     fn read_window(&mut self) {
         if self.seen.len() >= MOST_SEEN {
             self.end_of_range();
@@ -316,7 +318,9 @@ impl Places {
         if !is_beside(self.last.replace((device, start, end))) {
             self.runs += 1;
         }
-        if core.hsit.aux(entry).slot().is_some() || core.second_level.may_have(word.0, filling) {
+        if core.hsit.aux(entry).slot().is_some()
+            || core.second_level.may_have(Source { entry, word: word.0, filling })
+        {
             // It is cached, most likely.
             return true;
         }

@@ -4,7 +4,7 @@
 use crate::cache::Reader;
 use crate::core::Core;
 use crate::record::{HEADER, Header, Kind, encode};
-use crate::second_level::Use;
+use crate::second_level::{Frame, LONGEST, Source, Use};
 use crate::storage::{Found, Record, read_records};
 use crate::word::{Aux, Place, UNIT, Word};
 use std::sync::Arc;
@@ -16,6 +16,9 @@ use tierdb_pmem::Pool;
 
 /// Values that come with so many others in one read are not worth caching one by one.
 const CHEAP_AT_ONCE: usize = 4;
+
+/// Records in the write buffer of more bytes than this, or few more, are read when they are asked for.
+const SHORT: u64 = 4 << 10;
 
 /// A record to read together with others.
 struct Ahead {
@@ -178,8 +181,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 // same tag. Then the word is the same again, and the filling is not.
                 let filling = self.storage.filling(word.place());
                 drop(guard);
-                if let Some(value) = self.second_copy(entry, word, filling, key) {
-                    return Ok(Some(Some(value)));
+                if let Some(frame) = self.second_level.get(Source { entry, word: word.0, filling }) {
+                    return Ok(Some(Some(self.found(frame, key))));
                 }
                 self.counters.flash_reads.add(1);
                 // Once more before it is called damaged: a flip on the way is not one on the medium.
@@ -214,7 +217,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let guard = crossbeam_epoch::pin();
         let word_of = |key: &&[u8]| {
             let entry = self.index.get(key).ok()??;
-            Some(self.pointed(entry, self.hsit.settled(entry).ok()?))
+            let word = self.hsit.settled(entry).ok()?;
+            if let Place::Ring(_) = word.place() {
+                self.hsit.update_aux(entry, Aux::wanted);
+            }
+            Some(self.pointed(entry, word))
         };
         let wanted: Vec<_> = keys.iter().map(word_of).collect();
         let read = self.read_ahead(&wanted, guard, &mut self.cache.reader(), |number| keys[number]);
@@ -250,6 +257,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let in_ring = |(number, wanted): (usize, &Option<Pointed>)| {
             let Pointed { entry, word, .. } = (*wanted)?;
             let Place::Ring(at) = word.place() else { return None };
+            if word.min_len() > SHORT {
+                return None;
+            }
             let (header, bytes) = self.read_ring(at, word, entry).ok()??;
             let is_it = header.kind == Kind::Value && header.key(&bytes) == key(number);
             is_it.then(|| Value::shared(bytes, header.body_range()))
@@ -267,12 +277,18 @@ impl<P: Pool, D: Dir> Core<P, D> {
         ahead.extend(wanted.iter().enumerate().filter_map(on_flash));
         let copy = |ahead: &Ahead| (self.hsit.aux(ahead.entry).slot(), ahead.entry, ahead.word.0);
         let copies = self.cache.get_many(&ahead.iter().map(copy).collect::<Vec<_>>(), &guard);
+        let mut missing = Vec::new();
         for (ahead, copy) in ahead.into_iter().zip(copies) {
-            let key = key(ahead.number);
-            if let Some(value) =
-                copy.or_else(|| self.second_copy(ahead.entry, ahead.word, ahead.filling, key))
-            {
-                ready[ahead.number] = Ready::Cached(value);
+            match copy {
+                Some(value) => ready[ahead.number] = Ready::Cached(value),
+                None => missing.push(ahead),
+            }
+        }
+        let source = |of: &Ahead| Source { entry: of.entry, word: of.word.0, filling: of.filling };
+        let frames = self.second_level.get_many(missing.iter().map(source));
+        for (ahead, frame) in missing.into_iter().zip(frames) {
+            if let Some(frame) = frame {
+                ready[ahead.number] = Ready::Cached(self.found(frame, key(ahead.number)));
             } else if let Some(list) = by_device.get_mut(usize::from(ahead.device)) {
                 list.push(ahead);
             }
@@ -327,19 +343,20 @@ impl<P: Pool, D: Dir> Core<P, D> {
         })
     }
 
-    /// The value of `key`, whose record is at `word` in a `filling` of its chunk, from the cache's second level.
-    fn second_copy(&self, entry: u64, word: Word, filling: u32, key: &[u8]) -> Option<Value> {
-        let frame = self.second_level.get(word.0, filling)?;
+    /// The value of `key`, in the `frame` that the cache's second level has of its record.
+    fn found(&self, frame: Frame, key: &[u8]) -> Value {
         self.counters.second_level_hits.add(1);
         // What is read here again and again.
         let is_cached = frame.is_for_dram() && {
+            let Source { entry, word, filling } = frame.source;
             let mut record = Vec::new();
             let len = encode(&mut record, self.seed, Kind::Value, entry, frame.seqno, key, &frame.value);
-            Header::parse(&record)
-                .is_some_and(|header| self.admit((&header, &record[..len]), entry, (word, filling), true))
+            Header::parse(&record).is_some_and(|header| {
+                self.admit((&header, &record[..len]), entry, (Word(word), filling), true)
+            })
         };
         self.second_level.used(&frame, if is_cached { Use::Cached } else { Use::Read });
-        Some(frame.value)
+        frame.value
     }
 
     /// The record at pool offset `at`, if it is whole and coupled with `word` of `entry`.
@@ -401,7 +418,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 from += UNIT;
                 continue;
             };
-            let is_cached = place == word.place() || self.hsit.aux(header.entry).slot().is_some();
+            let source = Source { entry: header.entry, word: live.0, filling };
+            let is_cached = place == word.place()
+                || self.hsit.aux(header.entry).slot().is_some()
+                || !is_roomy && self.second_level.may_have(source);
             if !is_cached && header.is_whole(record, self.seed) {
                 let (record, at) = ((&header, record), (live, filling));
                 if is_roomy {
@@ -498,7 +518,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// says whether the cache took it. Otherwise its second level may have it.
     pub fn admit_moved(&self, entry: u64, from: Place, word: Word, wants: bool) -> bool {
         let Place::Ring(at) = from else { return false };
-        if word.is_large() || !wants && !self.second_level.is_open() {
+        let is_offered = self.second_level.is_open() && word.min_len() <= LONGEST as u64;
+        if word.is_large() || !wants && !is_offered {
             return false;
         }
         let Some(filling) = self.sight(entry, word) else { return false };

@@ -16,6 +16,7 @@ pub use reclaim::Reclaim;
 
 use crate::core::{Core, Moving};
 use crate::record::Header;
+use crate::second_level::Source;
 use crate::storage::{Appender, Stored};
 use crate::word::{Place, Word};
 use std::sync::atomic::{Ordering::SeqCst, fence};
@@ -86,7 +87,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                     self.cache.relocate(slot, entry, now.clean().0, to.0);
                 }
                 if let Place::Flash(..) = from {
-                    carried.push(((now.clean().0, filling), to));
+                    carried.push((Source { entry, word: now.clean().0, filling }, to));
                 }
                 if now.is_dirty() {
                     marked.push((entry, to));
@@ -106,7 +107,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         for (from, to) in carried {
             // Whoever has replaced the record meanwhile has released its place, which is not filled anew while this thread is pinned.
-            self.second_level.carry(from, (to.0, self.storage.filling(to.place())));
+            let filling = self.storage.filling(to.place());
+            self.second_level.carry(from, Source { word: to.0, filling, ..from });
         }
         for word in left {
             self.storage.release(word, &guard);

@@ -15,10 +15,9 @@ pub const LONG_RUN: usize = 8;
 impl<P: Pool, D: Dir> Core<P, D> {
     /// Writes the records of each scan range together in key order, as far as they lie scattered: then a later scan
     /// reads fewer blocks. The ranges share chunks, and wait until they fill one: a sync for each of them would take the device
-    /// from those who scan. What still waits when the store is closed stays where it is. None is as long as the fast tier has room for all that
-    /// the cache gives up: then later scans do not read it from flash.
+    /// from those who scan. What still waits when the store is closed stays where it is.
     pub fn rewrite_ranges(&self, ranges: &[Vec<Member>]) -> Result<()> {
-        if ranges.is_empty() || self.second_level.has_room_for_more() {
+        if ranges.is_empty() {
             return Ok(());
         }
         let mut appender = self.rewrite.lock();

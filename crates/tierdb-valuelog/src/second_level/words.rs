@@ -7,6 +7,7 @@
 //!
 //! * One bucket more at a time, whose words come out of one other (linear hashing, Litwin 1980): nothing has to be written anew, nor is
 //!   a large table cleared at once.
+//! * A word is in one of two buckets, the emptier one when it came: some have not been split for long, and would lose a tenth of theirs otherwise.
 //! * In DRAM it takes two bits for each word: how often that was found. So readers write nothing to the pool, whose pages may have gone to the
 //!   key index a moment before.
 //! * Nothing in it is to be trusted: a word may be of a frame that was overwritten, or what somebody else has written to the page. The frame tells.
@@ -88,7 +89,7 @@ impl<P: Pool> Words<P> {
 
     /// What may be of `hash`: slots, and the places in the pool that their words name.
     pub fn candidates(&self, hash: u64) -> impl Iterator<Item = (Slot, u64)> + '_ {
-        self.bucket(hash).filter_map(move |slot| {
+        self.slots(hash).filter_map(move |slot| {
             let word = self.load(slot);
             let is_it = word != 0 && word >> PLACE_BITS == hash >> PLACE_BITS;
             (is_it && !is_gone(self.heat(slot))).then_some((slot, place(word)))
@@ -96,14 +97,17 @@ impl<P: Pool> Words<P> {
     }
 
     /// Slots in which a word of `hash` may be. None, if there is no table.
-    pub fn bucket(&self, hash: u64) -> Range<Slot> {
-        match self.buckets.load(Ordering::Acquire) {
-            0 => 0..0,
-            buckets => {
-                let bucket = bucket_of(hash, buckets);
-                bucket * WAYS..(bucket + 1) * WAYS
-            }
-        }
+    pub fn slots(&self, hash: u64) -> impl Iterator<Item = Slot> + use<P> {
+        let [first, second] = buckets_of(hash, self.buckets.load(Ordering::Acquire));
+        slots_of(first).chain(slots_of(second))
+    }
+
+    /// The one in which a word of `hash` is to be, if one is free.
+    pub fn free_slot(&self, hash: u64) -> Option<Slot> {
+        let is_free = |slot: &Slot| self.load(*slot) == 0;
+        let buckets = buckets_of(hash, self.buckets.load(Ordering::Acquire));
+        let emptier = buckets.into_iter().max_by_key(|bucket| slots_of(*bucket).filter(is_free).count())?;
+        slots_of(emptier).find(is_free)
     }
 
     /// The place that the word in `slot` names, and how often it was found, or that it [is gone](is_gone). `None` if the slot is free.
@@ -164,10 +168,16 @@ impl<P: Pool> Words<P> {
                 continue;
             }
             let is_right = |hash: &u64| (hash ^ word) >> PLACE_BITS == 0;
-            match hash_of(place(word)).filter(is_right).map(|hash| bucket_of(hash, buckets + 1)) {
+            let hash = hash_of(place(word)).filter(is_right);
+            let after = hash.map(|hash| {
+                let (before, after) = (buckets_of(hash, buckets), buckets_of(hash, buckets + 1));
+                let was_in = before.into_iter().zip(after).filter(|(bucket, _)| *bucket == Some(from / WAYS));
+                was_in.map(|(_, after)| after).next().flatten()
+            });
+            match after.flatten() {
                 Some(bucket) if bucket == buckets => moved[way as usize] = word,
-                Some(bucket) if bucket == from / WAYS => continue,
-                _ => {}
+                Some(_) => continue,
+                None => {}
             }
             left_out.push(from + way);
         }
@@ -210,13 +220,22 @@ pub fn is_gone(heat: u8) -> bool {
     heat == GONE
 }
 
-/// In which of so many buckets a word of `hash` is.
+/// In which of so many buckets a word of `hash` may be.
+fn buckets_of(hash: u64, buckets: u64) -> [Option<u64>; 2] {
+    // Of other bits than the first one.
+    [hash, hash.rotate_right(PLACE_BITS / 2)].map(|hash| (buckets > 0).then(|| bucket_of(hash, buckets)))
+}
+
 fn bucket_of(hash: u64, buckets: u64) -> u64 {
     let mask = buckets.next_power_of_two() - 1;
     match hash & mask {
         bucket if bucket < buckets => bucket,
         bucket => bucket & mask >> 1,
     }
+}
+
+fn slots_of(bucket: Option<u64>) -> Range<Slot> {
+    bucket.map_or(0..0, |bucket| bucket * WAYS..(bucket + 1) * WAYS)
 }
 
 fn place(word: u64) -> u64 {

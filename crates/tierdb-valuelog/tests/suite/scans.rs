@@ -6,7 +6,7 @@
 use crate::figure;
 use crate::rig::Sizes;
 use std::ops::Bound;
-use tierdb_engine::conformance::harm::Rig;
+use tierdb_engine::conformance::harm::{LogPlace, Rig};
 use tierdb_engine::{Durability, Engine, KeyRange};
 
 const KEYS: u32 = 8000;
@@ -48,9 +48,9 @@ fn scan(engine: &dyn Engine, keys: u32, reverse: bool) -> u64 {
 
 #[test]
 fn ranges_that_are_scanned_come_to_lie_together() {
-    let sizes = Sizes { flash: vec![64 << 20], memory: 5 << 20, pool: 4 << 20, ..Sizes::roomy() };
+    let sizes = Sizes { flash: vec![64 << 20], memory: 9 << 20, pool: 4 << 20, ..Sizes::roomy() };
     let sizes = Sizes { background: tierdb_valuelog::Background::Inline, ..sizes };
-    let rig = Rig::new(sizes, None);
+    let rig = Rig::new(sizes, Some(LogPlace::FastTier));
     let engine = rig.open(&rig.empty_world()).expect("a new store");
     let mut numbers: Vec<u32> = (0..KEYS).collect();
     fastrand::Rng::with_seed(1).shuffle(&mut numbers);
@@ -71,8 +71,8 @@ fn ranges_that_are_scanned_come_to_lie_together() {
 
 #[test]
 fn what_is_scanned_again_is_cached() {
-    let sizes = Sizes { background: tierdb_valuelog::Background::Inline, ..Sizes::roomy() };
-    let rig = Rig::new(sizes, None);
+    let sizes = Sizes { background: tierdb_valuelog::Background::Inline, memory: 16 << 20, ..Sizes::roomy() };
+    let rig = Rig::new(sizes, Some(LogPlace::FastTier));
     let engine = &*rig.open(&rig.empty_world()).expect("a new store");
     const SOME: u32 = 20 * RANGE;
     for number in 0..SOME {

@@ -61,3 +61,32 @@ fn what_the_cache_gives_up_is_read_from_the_fast_tier() {
     let (none, all) = run(Some(LogPlace::FastTier));
     assert!(none == 0 && all > read + kept / 2, "{all} reads from flash, and {none}, without a second level");
 }
+
+/// What leaves the write buffer is read from the fast tier as long as that has room, also when it was moved on flash, and makes room when it is replaced.
+#[test]
+fn small_values_stay_on_the_fast_tier_while_it_has_room() {
+    const SMALL: u64 = 20_000;
+    let sizes = Sizes { memory: 1 << 20, pool: 5 << 20, flash: vec![64 << 20], ..Sizes::roomy() };
+    let rig = Rig::new(Sizes { background: Background::Inline, ..sizes }, None);
+    let engine = &*rig.open(&rig.empty_world()).expect("a new store");
+    let name = |number: u64| format!("a key of some length, number {number:06}");
+    let put = |number: u64, version: u64| {
+        let value = format!("{version} of {number}");
+        engine.put(name(number).as_bytes(), value.as_bytes(), Durability::Grouped).expect("room");
+    };
+    (0..SMALL).for_each(|number| put(number, 0));
+    // Each of them takes the place of another one's copy many times over.
+    for version in 1..40 {
+        (0..SMALL / 10).for_each(|number| put(number * 10, version));
+        engine.flush().expect("room");
+    }
+    engine.compact().expect("room");
+    assert!(figure(engine, "collected_records") > SMALL / 2, "records move");
+    for number in 0..SMALL {
+        let version = if number % 10 == 0 { 39 } else { 0 };
+        let found = engine.get(name(number).as_bytes()).expect("no faults").expect("it was put");
+        assert_eq!(*found, *format!("{version} of {number}").as_bytes());
+    }
+    let (kept, read) = (figure(engine, "second_level_hits"), figure(engine, "flash_reads"));
+    assert!(kept > SMALL * 3 / 4 && read < SMALL / 200, "{kept} and {read} reads of {SMALL}");
+}
