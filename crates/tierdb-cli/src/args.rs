@@ -22,7 +22,7 @@ pub struct Cli {
 
 fn main_help() -> String {
     format!(
-        "{}\nExamples:\n  tierdb put ./store user42 'Zurich'\n  tierdb get ./store user42\n  tierdb load ./store people.csv --key-column id --prefix person/\n  tierdb scan ./store --prefix person/ --limit 10\n\nErrors go to standard error as 'tierdb: MESSAGE', wrong usage as 'error: MESSAGE'.",
+        "{}\nExamples:\n  tierdb put ./store user42 'Zurich'\n  tierdb get ./store user42\n  tierdb load ./store people.csv --key-column id --prefix person/\n  tierdb scan ./store --prefix person/ --limit 10\n\nErrors go to standard error as 'tierdb: MESSAGE', an option that there is not, or an argument that is missing, as 'error: MESSAGE'.",
         Exit::help()
     )
 }
@@ -43,7 +43,7 @@ pub enum Command {
 
     /// Print the value of a key
     ///
-    /// Prints the value's bytes and nothing else (on a terminal, also a line feed). Ends with code 1 if the
+    /// Prints the value's bytes and nothing else (on a terminal, or with --hex or --escaped, also a line feed). Ends with code 1 if the
     /// key is not in the store.
     #[command(after_help = "Examples:
   tierdb get ./store user42

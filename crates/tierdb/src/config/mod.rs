@@ -2,7 +2,7 @@
 //!
 //! A store on one plain SSD needs nothing of it set but its path. Sizes are
 //! contracts: the store does not use more of a tier, nor of memory, than it was given (but for the index of the slab engine, if flash
-//! is so full that nothing can be moved there). A key that is not known is an error that names it, so a misspelt setting cannot be silently ignored.
+//! is so full that nothing can be moved there, and for 1 MiB for each flash directory that the valuelog engine keeps to read into). A key that is not known is an error that names it, so a misspelt setting cannot be silently ignored.
 
 mod budget;
 mod machine;
@@ -69,7 +69,7 @@ pub struct Config {
     /// memory of the machine, or of this process' control groups, if that is less; at least 16 MiB.
     ///
     /// Where no tier is byte-addressable, up to half of it, *fixed when the store is created*, is set aside (on one SSD an eighth of the
-    /// capacity at the most, with the slab engine a sixth of the fast tier). The valuelog engine has its write buffer (a third, or less on one SSD) and its index there, and the index bounds how many keys fit; the slab engine has the keys that are
+    /// capacity at the most, with the slab engine a sixth of the fast tier; with its records on the device a 24th of the fast tier, whatever `memory` is). The valuelog engine has its write buffer (a third, or less on one SSD) and its index there, and the index bounds how many keys fit; the slab engine has the keys that are
     /// kept fast there. The rest is cache: raise it if `Stats::cache` shows many misses. *Takes effect on open.*
     #[serde(default, with = "size::optional", skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,

@@ -78,7 +78,7 @@ pub struct Slab {
     ///
     /// What is as long waits beside them, twice, and is merged with them together with what comes third: about half as many bytes are
     /// written, a sixth more space was in use in all (at the most flash has nearly three times what it holds), and a read or scan looks into one
-    /// or two tables more. Where flash has less than a quarter of its room left, and with `0`, all is merged as it comes, as in the paper. *Takes effect on open.*
+    /// or two tables more. Where flash has less than a quarter of its room left, while tables of the first level lie on a block fast tier, and with `0`, all is merged as it comes, as in the paper. *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmerged_pct: Option<u8>,
     /// Bytes of a table, about. Default a sixteenth of what records take of the fast tier, 256 KiB to 8 MiB; 16 KiB to 1 GiB.
