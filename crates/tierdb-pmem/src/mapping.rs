@@ -129,9 +129,14 @@ impl Mapping {
         unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_COLLAPSE) };
     }
 
-    /// Gives the memory of `at..at + len`, whole pages of a mapping of zeros, back to the system: it is zeros again.
+    /// Gives the memory of `at..at + len`, whole pages of a mapping of zeros, back to the system: it is zeros again. Refused
+    /// unless they are whole pages of the system's, too, which may be larger than 4 KiB: it would take all that it touches.
     pub(crate) fn discard(&self, at: usize, len: usize) -> Result<(), Errno> {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.range.len), "inside of the mapping");
+        let page = rustix::param::page_size();
+        if !at.is_multiple_of(page) || !len.is_multiple_of(page) {
+            return Err(Errno::INVAL);
+        }
         let start = self.range.base.as_ptr().wrapping_byte_add(at).cast();
         // SAFETY: the range lies inside this mapping, as asserted. To others it is as if zeros were stored to its words, which are atomic.
         unsafe { madvise(start, len, Advice::LinuxDontNeed) }

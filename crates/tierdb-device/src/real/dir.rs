@@ -10,7 +10,7 @@ use rustix::fs::{
     Advice, AtFlags, DirEntry, FileType, FlockOperation, Gid, Mode, OFlags, Uid, fadvise, fchmod, fchown,
     flock, fstat, fstatfs, fsync, ftruncate, open, openat, renameat, statat, unlinkat,
 };
-use rustix::io::{Errno, pread, pwrite};
+use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -380,7 +380,7 @@ impl Dir for RealDir {
     }
 
     fn sync(&self) -> Result<()> {
-        fsync(&self.0.fd).map_err(|errno| self.error("sync", "", errno))
+        retry_on_intr(|| fsync(&self.0.fd)).map_err(|errno| self.error("sync", "", errno))
     }
 
     fn lock(&self) -> Result<Box<dyn DirLock>> {

@@ -5,7 +5,7 @@ use crate::buf::AlignedBuf;
 use crate::file::{BLOCK, BlockFile, FileRead, Piece};
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, fdatasync, flock, fstat, fsync, ftruncate};
-use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2};
+use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2, retry_on_intr};
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -154,7 +154,7 @@ impl Handle {
     }
 
     fn truncate(&self, len: u64) -> Result<()> {
-        ftruncate(&self.fd, len).map_err(|errno| self.error("resize", len, errno))
+        retry_on_intr(|| ftruncate(&self.fd, len)).map_err(|errno| self.error("resize", len, errno))
     }
 }
 
