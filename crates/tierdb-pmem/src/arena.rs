@@ -60,9 +60,7 @@ impl Arena {
     /// only memory made to be [discardable](Arena::try_discardable) does. Nobody else uses the range meanwhile.
     pub fn discard(&self, at: u64, len: u64) -> bool {
         match &self.words {
-            Words::Zeros(mapping) if at.is_multiple_of(4096) && len.is_multiple_of(4096) => {
-                mapping.discard(at as usize, len as usize).is_ok()
-            }
+            Words::Zeros(mapping) => mapping.discard(at as usize, len as usize).is_ok(),
             _ => false,
         }
     }

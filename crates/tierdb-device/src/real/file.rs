@@ -119,27 +119,20 @@ impl Handle {
     }
 
     fn allocate(&self, from: u64, to: u64) -> Result<()> {
-        loop {
-            match fallocate(&self.fd, FallocateFlags::empty(), from, to - from) {
-                Ok(()) => return Ok(()),
-                Err(Errno::INTR) => {}
-                // A file system without allocation: only writing takes the space.
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => return self.write_zeros(from, to),
-                Err(errno) => return Err(self.error("resize", to, errno)),
-            }
+        match retry_on_intr(|| fallocate(&self.fd, FallocateFlags::empty(), from, to - from)) {
+            Ok(()) => Ok(()),
+            // A file system without allocation: only writing takes the space.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write_zeros(from, to),
+            Err(errno) => Err(self.error("resize", to, errno)),
         }
     }
 
     fn discard(&self, at: u64, len: u64) -> Result<()> {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        loop {
-            match fallocate(&self.fd, hole, at, len) {
-                Ok(()) => return Ok(()),
-                Err(Errno::INTR) => {}
-                // A file system without holes.
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
-                Err(errno) => return Err(self.error("discard", at, errno)),
-            }
+        match retry_on_intr(|| fallocate(&self.fd, hole, at, len)) {
+            // A file system without holes.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(errno) => Err(self.error("discard", at, errno)),
         }
     }
 
@@ -225,13 +218,8 @@ impl RealFile {
 
     /// Does `sync`, in turn where that has to be.
     fn sync_by(&self, sync: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
-        let told = || loop {
-            match sync() {
-                // An interrupted sync has not said how it ended; any other error has, for good.
-                Err(Errno::INTR) => {}
-                ended => return ended,
-            }
-        };
+        // An interrupted sync has not said how it ended; any other error has, for good.
+        let told = || retry_on_intr(&sync);
         let Some(cached) = &self.cached else { return told() };
         let mut failed = cached.lock();
         match *failed {

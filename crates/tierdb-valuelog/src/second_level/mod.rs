@@ -121,6 +121,8 @@ pub struct Frame {
     /// When it was written.
     pub seqno: u64,
     slot: Slot,
+    /// Where the frame was.
+    place: u64,
     heat: u8,
 }
 
@@ -192,6 +194,9 @@ impl<P: Pool> SecondLevel<P> {
     /// was read: the rest is seldom read again, and to write it
     /// would take as much time as to read it (in a simulation of YCSB C as many reads are spared by a tenth of the writes).
     pub fn keep(&self, gone: &Gone) {
+        if self.words.is_never() {
+            return;
+        }
         let Some(header) = Header::parse(&gone.record) else { return };
         let reason = if gone.proven { Reason::Proven } else { Reason::Read };
         let newcomer = Newcomer::of((&header, &gone.record), (gone.word, gone.filling));
@@ -242,7 +247,7 @@ impl<P: Pool> SecondLevel<P> {
         if !has_place {
             return;
         }
-        if let Some((slot, _)) = self.find(source) {
+        if let Some((slot, ..)) = self.find(source) {
             if reason != Reason::Offered {
                 self.words.set_heat(slot, 0, 1);
             }
@@ -253,12 +258,10 @@ impl<P: Pool> SecondLevel<P> {
         }
         let at = writer.next;
         let hash = source.hash();
-        let worth = |slot: &Slot| match self.words.at(*slot) {
-            Some((place, heat)) if area.contains(&place) && !words::is_gone(heat) => {
-                (2 + heat, u64::MAX - writer.age(place, &area))
-            }
-            Some(_) => (1, 0),
-            None => (0, 0),
+        let worth = |slot: &Slot| {
+            let named = self.words.at(*slot);
+            let of_use = named.filter(|(place, heat)| area.contains(place) && !words::is_gone(*heat));
+            of_use.map_or((0, 0), |(place, heat)| (1 + heat, u64::MAX - writer.age(place, &area)))
         };
         let free = self.words.free_slot(hash);
         let Some(slot) = free.or_else(|| self.words.slots(hash).min_by_key(worth)) else { return };
@@ -418,8 +421,8 @@ impl<P: Pool> SecondLevel<P> {
 
     /// The value of a record. Who has read it says what became of it ([`Self::used`]).
     pub fn get(&self, source: Source) -> Option<Frame> {
-        let (slot, place) = self.find(&source)?;
-        self.read(source, slot, place, self.head_at(place)?)
+        let (slot, place, head) = self.find(&source)?;
+        self.read(source, slot, place, head)
     }
 
     /// As [`Self::get`] for each of `wanted`. Memory is asked for all at once, so it takes less time than one by one.
@@ -456,7 +459,7 @@ impl<P: Pool> SecondLevel<P> {
             self.give_up(slot, place);
             return None;
         }
-        Some(Frame { source, value: Value::shared(bytes, HEAD..end), seqno: head.seqno, slot, heat })
+        Some(Frame { source, value: Value::shared(bytes, HEAD..end), seqno: head.seqno, slot, place, heat })
     }
 
     /// Whether it has the value of a record, most likely.
@@ -474,9 +477,8 @@ impl<P: Pool> SecondLevel<P> {
     /// A record was moved to another place.
     pub fn carry(&self, from: Source, to: Source) {
         let Some(frame) = self.get(from) else { return };
-        let Frame { ref value, seqno, heat, .. } = frame;
-        self.forget(from);
-        let newcomer = Newcomer { source: to, seqno, value, heat };
+        self.give_up(frame.slot, frame.place);
+        let newcomer = Newcomer { source: to, seqno: frame.seqno, value: &frame.value, heat: frame.heat };
         self.take(&mut self.writer.lock(), &newcomer, Reason::Proven);
     }
 
@@ -496,10 +498,12 @@ impl<P: Pool> SecondLevel<P> {
         }
     }
 
-    /// Which word it is, and where the frame, if there is a frame that says it is of `source`.
-    fn find(&self, source: &Source) -> Option<(Slot, u64)> {
-        let is_it = |place| self.head_at(place).is_some_and(|head| head.is_of(source));
-        self.words.candidates(source.hash()).find(|(_, place)| is_it(*place))
+    /// Which word it is, where the frame, and what that begins with, if there is a frame that says it is of `source`.
+    fn find(&self, source: &Source) -> Option<(Slot, u64, Head)> {
+        self.words.candidates(source.hash()).find_map(|(slot, place)| {
+            let head = self.head_at(place).filter(|head| head.is_of(source))?;
+            Some((slot, place, head))
+        })
     }
 
     /// How many copies were ever kept.

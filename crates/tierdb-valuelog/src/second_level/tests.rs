@@ -277,7 +277,7 @@ fn a_damaged_copy_makes_way() {
     let (level, _) = new();
     let of = value(5, 900);
     keep(&level, 5, &of);
-    let (_, place) = level.find(&source(5)).expect("kept");
+    let (_, place, _) = level.find(&source(5)).expect("kept");
     level.pool.write(place + (HEAD + of.len() / 2) as u64, b"damage");
     assert!(!is_there(&level, 5) && level.find(&source(5)).is_none());
     keep(&level, 5, &of);

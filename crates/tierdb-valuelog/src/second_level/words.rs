@@ -118,18 +118,17 @@ impl<P: Pool> Words<P> {
 
     fn heat(&self, slot: Slot) -> u8 {
         let heats = self.heats.existing(slot / WAYS).map_or(0, |heats| heats.load(Ordering::Relaxed));
-        (heats >> shift(slot)) as u8 & GONE
+        heat_of(slot, heats)
     }
 
     /// Makes the heat of what is in `slot` what `change` says of what it is, if that is something. Returns what it was.
     fn change_heat(&self, slot: Slot, change: impl Fn(u8) -> Option<u8>) -> u8 {
-        let heat = |heats: u16| (heats >> shift(slot)) as u8 & GONE;
         let changed = |heats: u16| {
             let others = heats & !(u16::from(GONE) << shift(slot));
-            change(heat(heats)).map(|heat| others | u16::from(heat) << shift(slot))
+            change(heat_of(slot, heats)).map(|heat| others | u16::from(heat) << shift(slot))
         };
         let updated = self.heats.get(slot / WAYS).fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
-        heat(updated.unwrap_or_else(|same| same))
+        heat_of(slot, updated.unwrap_or_else(|same| same))
     }
 
     /// It was found so often, unless that is known otherwise than as `seen` meanwhile.
@@ -160,7 +159,8 @@ impl<P: Pool> Words<P> {
         if buckets == 0 || buckets >= self.most {
             return;
         }
-        let from = (buckets - (1 << buckets.ilog2())) * WAYS;
+        let parent = buckets - (1 << buckets.ilog2());
+        let from = parent * WAYS;
         let (mut moved, mut left_out) = ([0; WAYS as usize], Vec::new());
         for way in 0..WAYS {
             let word = self.load(from + way);
@@ -168,20 +168,18 @@ impl<P: Pool> Words<P> {
                 continue;
             }
             let is_right = |hash: &u64| (hash ^ word) >> PLACE_BITS == 0;
-            let hash = hash_of(place(word)).filter(is_right);
-            let after = hash.map(|hash| {
-                let (before, after) = (buckets_of(hash, buckets), buckets_of(hash, buckets + 1));
-                let was_in = before.into_iter().zip(after).filter(|(bucket, _)| *bucket == Some(from / WAYS));
-                was_in.map(|(_, after)| after).next().flatten()
+            let after = hash_of(place(word)).filter(is_right).and_then(|hash| {
+                let which = buckets_of(hash, buckets).iter().position(|bucket| *bucket == Some(parent))?;
+                buckets_of(hash, buckets + 1)[which]
             });
-            match after.flatten() {
+            match after {
                 Some(bucket) if bucket == buckets => moved[way as usize] = word,
                 Some(_) => continue,
                 None => {}
             }
             left_out.push(from + way);
         }
-        let heats = self.heats.get(from / WAYS).load(Ordering::Relaxed);
+        let heats = self.heats.get(parent).load(Ordering::Relaxed);
         self.heats.get(buckets).store(heats, Ordering::Relaxed);
         let bytes: Vec<u8> = moved.iter().flat_map(|word| word.to_le_bytes()).collect();
         if !self.pages.write_unused(self.end - (buckets + 1) * BUCKET, &bytes) {
@@ -213,6 +211,11 @@ impl<P: Pool> Words<P> {
 /// Where the heat of what is in `slot` is among those of its bucket.
 fn shift(slot: Slot) -> u64 {
     slot % WAYS * HEAT_BITS
+}
+
+/// That heat.
+fn heat_of(slot: Slot, heats: u16) -> u8 {
+    (heats >> shift(slot)) as u8 & GONE
 }
 
 /// Whether a heat says that nobody needs the frame any more.
