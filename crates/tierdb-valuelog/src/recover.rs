@@ -184,7 +184,7 @@ pub fn open<P: Pool, D: Dir>(media: Media<P, D>, mut options: Options) -> Result
                 continue;
             };
             // A key that damage keeps in the index has no value all the same.
-            if core.index.remove(&key, entry).is_ok() {
+            if matches!(core.index.remove(&key, entry), Ok(true)) {
                 core.hsit.free_later(entry);
             }
         }
@@ -521,12 +521,17 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Makes what `word` points at live; of a record in a ring, its offset there and its length are noted. Damage is left for the read of the key to report. `false` if it is not
     /// known which chunks the value takes, since the list of its parts cannot be read now.
     fn claim_word(&self, entry: u64, word: Word, in_rings: &mut Vec<(u32, u64, u64)>) -> bool {
+        // Whatever the word says of it, of which a bit may be flipped.
+        let mut may_have_parts = word.is_large() || word.min_len() > self.layout.chunk_bytes;
         match word.place() {
             Place::None | Place::Free | Place::Damaged => return true,
             Place::Ring(at) => {
                 let Some(ring) = self.rings.ring_of(at) else { return true };
                 let len = match self.read_ring(at, word, entry) {
-                    Ok(Some((header, _))) => header.stored_len(),
+                    Ok(Some((header, _))) => {
+                        may_have_parts |= header.kind == Kind::Parts;
+                        header.stored_len()
+                    }
                     Ok(None) => return true,
                     // It may be as long as its word says.
                     Err(_) => stored_len(word.max_len(self.layout.ring_bytes) as usize),
@@ -541,7 +546,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 }
             }
         }
-        if !word.is_large() {
+        if !may_have_parts {
             return true;
         }
         let Ok(read) = self.read_twice(word, entry) else { return false };

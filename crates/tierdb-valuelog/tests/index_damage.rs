@@ -15,7 +15,7 @@ use tierdb_base::mutant;
 use tierdb_engine::KeyRange;
 use tierdb_pmem::{MappedPool, Pool};
 use tierdb_valuelog::index::Index;
-use tierdb_valuelog::pages::PAGE;
+use tierdb_valuelog::pages::{KIND_BLOB, KIND_LEAF, PAGE, PageUse, Pages};
 
 const POOL: u64 = 48 * PAGE;
 
@@ -329,4 +329,47 @@ fn random_bytes_give_errors_and_nothing_worse() {
         }
         index.run_structure_updates();
     }
+}
+
+#[test]
+fn the_page_of_long_keys_is_kept_though_the_table_lost_it() {
+    let pool = Arc::new(MappedPool::in_memory(POOL));
+    let long = |i: u8| vec![i; 300];
+    {
+        let (index, _) = create(pool.clone());
+        for i in 1..=3u8 {
+            index.get_or_insert(&long(i), || Ok(u64::from(i))).expect("insert");
+        }
+    }
+    let kinds = || {
+        let first = first_page(POOL);
+        let pages = Pages::open(pool.clone(), TABLE, first, POOL / PAGE - first, index_kit::SEED);
+        pages
+            .kinds()
+            .filter(|(_, of)| matches!(of, PageUse::Used { kind: KIND_BLOB, .. }))
+            .collect::<Vec<_>>()
+    };
+    let [(page, _)] = kinds()[..] else { panic!("one page: {:?}", kinds()) };
+    pool.store(TABLE + (page - first_page(POOL)) * 8, 0);
+    let (index, pages, damage) = open(pool.clone(), 1).expect("open");
+    assert_eq!(damage, []);
+    assert!(pages.is_taken(page), "the keys of page {page} stand in one that is free");
+    for i in 1..=3u8 {
+        assert_eq!(index.get(&long(i)).expect("whole"), Some(u64::from(i)));
+    }
+    assert_eq!(kinds().len(), 1, "the table names it again");
+}
+
+#[test]
+fn a_leaf_that_says_its_keys_begin_with_more_than_they_do_takes_no_key() {
+    let pool = Arc::new(MappedPool::in_memory(POOL));
+    let (index, pages) = create(pool.clone());
+    index.get_or_insert(b"key", || Ok(1)).expect("insert");
+    let leaves = || pages.kinds().filter(|(_, of)| matches!(of, PageUse::Used { kind: KIND_LEAF, .. }));
+    let (leaf, _) = leaves().next().expect("the only one");
+    // The prefix, and what is folded of it.
+    pool.store(leaf * PAGE, pool.load(leaf * PAGE) ^ 0x10 << 32 ^ 0x10 << 48);
+    let error = index.get_or_insert(b"other", || Ok(2)).expect_err("not this key's leaf");
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(error.to_string().contains("prefix"), "{error}");
 }

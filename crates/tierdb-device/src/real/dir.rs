@@ -36,6 +36,8 @@ struct Inner {
     name: Arc<str>,
     path: PathBuf,
     direct_io: bool,
+    /// Whether what is written waits in the page cache for a sync.
+    cached_writes: bool,
     read_only: bool,
     medium: String,
     device: Arc<Device>,
@@ -59,7 +61,8 @@ impl RealDir {
     /// As [`RealDir::create`], with `options`.
     pub fn create_with(path: impl AsRef<Path>, options: &RealOptions) -> Result<Self> {
         let path = path.as_ref();
-        make_durably(path).map_err(|error| Error::io("create", path.to_string_lossy(), 0, error))?;
+        make_durably(path, &sync_dir)
+            .map_err(|error| Error::io("create", path.to_string_lossy(), 0, error))?;
         Self::open_with(path, options)
     }
 
@@ -95,11 +98,13 @@ impl RealDir {
         )?;
         let probe = if read_only { Probe::to_read(&fd, options) } else { Probe::new(&fd, options) };
         let probe = probe.map_err(|errno| os_error("probe", name.clone(), 0, errno))?;
-        let on_memory = is_on_memory(&fd);
-        let medium = probe.medium(on_memory, options);
+        let on_memory = is_on(&fd, TMPFS);
+        let cached_writes = !probe.direct_io || is_on(&fd, BTRFS);
+        let medium = probe.medium(on_memory, cached_writes, options);
         let device = Arc::new(Device::new(options, probe.ring.ok(), on_memory));
         let direct_io = probe.direct_io;
-        let inner = Inner { fd, name, path: path.to_owned(), direct_io, read_only, medium, device };
+        let path = path.to_owned();
+        let inner = Inner { fd, name, path, direct_io, cached_writes, read_only, medium, device };
         Ok(RealDir(Arc::new(inner)))
     }
 
@@ -112,13 +117,14 @@ impl RealDir {
         if !self.direct_io() {
             return Ok(self.clone());
         }
-        let Inner { fd, name, path, direct_io: _, read_only, medium, device } = &*self.0;
+        let Inner { fd, name, path, direct_io: _, cached_writes: _, read_only, medium, device } = &*self.0;
         let fd = fd.try_clone().map_err(|error| Error::io("open", name.clone(), 0, error))?;
         Ok(RealDir(Arc::new(Inner {
             fd,
             name: name.clone(),
             path: path.clone(),
             direct_io: false,
+            cached_writes: true,
             read_only: *read_only,
             medium: medium.replacen(DIRECT_IO, "through the page cache", 1),
             device: device.clone(),
@@ -149,20 +155,31 @@ impl RealDir {
     }
 }
 
-fn make_durably(path: &Path) -> io::Result<()> {
-    if path.is_dir() {
-        return Ok(());
-    }
+/// Makes `path` and those above it where they are missing, and has `sync` make their names durable: that of the last one that is there
+/// already, too, where a creation may have ended before that.
+fn make_durably(path: &Path, sync: &dyn Fn(&Path) -> io::Result<()>) -> io::Result<()> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
+        Some(_) => Path::new("."),
+        None => return Ok(()),
     };
-    make_durably(parent)?;
+    if path.is_dir() {
+        return match sync(parent) {
+            // Others have made the directory, for one who may not read what it is in.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            done => done,
+        };
+    }
+    make_durably(parent, sync)?;
     match std::fs::create_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
         other => other?,
     }
-    std::fs::File::open(parent)?.sync_all()
+    sync(parent)
+}
+
+fn sync_dir(path: &Path) -> io::Result<()> {
+    std::fs::File::open(path)?.sync_all()
 }
 
 /// One component of a path, and none that means something else here.
@@ -237,10 +254,11 @@ impl Probe {
         Ok(Probe { direct_io, ring })
     }
 
-    fn medium(&self, on_memory: bool, options: &RealOptions) -> String {
-        let mut words = String::from(match self.direct_io {
-            true => DIRECT_IO,
-            false => "buffered (file system refuses direct I/O)",
+    fn medium(&self, on_memory: bool, cached_writes: bool, options: &RealOptions) -> String {
+        let mut words = String::from(match (self.direct_io, cached_writes) {
+            (true, false) => DIRECT_IO,
+            (true, true) => "direct I/O (btrfs may cache writes)",
+            (false, _) => "buffered (file system refuses direct I/O)",
         });
         words.push_str(", ");
         words.push_str(match &self.ring {
@@ -257,10 +275,14 @@ impl Probe {
     }
 }
 
-/// Whether the files of `dir` are in the machine's memory.
-fn is_on_memory(dir: &OwnedFd) -> bool {
-    const TMPFS: i128 = 0x0102_1994;
-    fstatfs(dir).is_ok_and(|stat| i128::from(stat.f_type) == TMPFS)
+/// The file system whose files are in the machine's memory.
+const TMPFS: i128 = 0x0102_1994;
+/// The one that, from Linux 6.15 on, writes through the page cache what it keeps sums of, whatever flags a file is opened with.
+const BTRFS: i128 = 0x9123_683e;
+
+/// Whether `dir` is in a file system of this type.
+fn is_on(dir: &OwnedFd, file_system: i128) -> bool {
+    fstatfs(dir).is_ok_and(|stat| i128::from(stat.f_type) == file_system)
 }
 
 /// An empty file that goes when it is closed.
@@ -351,7 +373,7 @@ impl Dir for RealDir {
             let _ = fadvise(&fd, 0, None, Advice::Random);
         }
         let handle = Handle::new(fd, self.place(name).into());
-        Ok(RealFile::new(handle, self.0.device.clone(), self.0.direct_io))
+        Ok(RealFile::new(handle, self.0.device.clone(), self.0.cached_writes))
     }
 
     fn list(&self) -> Result<Vec<String>> {
@@ -561,6 +583,26 @@ mod tests {
         assert!(matches!(dir.lock(), Err(Error::Locked { .. })), "it is a lock all the same");
         drop(lock);
         RealDir::open_to_read(temp.path()).and_then(|dir| dir.lock()).expect("nor is it waited for");
+    }
+
+    #[test]
+    fn the_name_of_each_directory_that_is_made_is_synced_and_of_one_that_was_there() {
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let (made, deepest) = (temp.path().join("a"), temp.path().join("a/b/c"));
+        let synced = |path: &Path, fails: Option<io::ErrorKind>| {
+            let synced = std::cell::RefCell::new(Vec::new());
+            let sync = |path: &Path| {
+                synced.borrow_mut().push(path.to_owned());
+                fails.map_or(Ok(()), |kind| Err(kind.into()))
+            };
+            make_durably(path, &sync).map(|()| synced.take())
+        };
+        std::fs::create_dir(&made).expect("as a creation that was interrupted leaves it");
+        let above: Vec<_> = deepest.ancestors().skip(1).take(3).map(Path::to_owned).collect();
+        assert_eq!(synced(&deepest, None).expect("made").into_iter().rev().collect::<Vec<_>>(), above);
+        assert_eq!(synced(&deepest, None).expect("there"), above[..1]);
+        synced(&deepest, Some(io::ErrorKind::PermissionDenied)).expect("somebody else's");
+        synced(&deepest, Some(io::ErrorKind::Other)).expect_err("not durable");
     }
 
     #[test]

@@ -204,15 +204,15 @@ pub struct RealFile {
 }
 
 impl RealFile {
-    /// The file of `handle`, which is open for direct I/O or not.
-    pub(super) fn new(handle: Handle, device: Arc<Device>, direct_io: bool) -> Self {
+    /// The file of `handle`, whose writes are `cached` until a sync or not.
+    pub(super) fn new(handle: Handle, device: Arc<Device>, cached: bool) -> Self {
         RealFile {
             handle: Arc::new(handle),
             device,
             claiming: Mutex::new(()),
             resized: AtomicU64::new(0),
             synced: AtomicU64::new(0),
-            cached: (!direct_io).then(Mutex::default),
+            cached: cached.then(Mutex::default),
         }
     }
 
@@ -359,16 +359,16 @@ mod tests {
         let path = std::env::temp_dir().join(format!("tierdb-cached-{}", std::process::id()));
         let open = || std::fs::File::options().create(true).truncate(true).read(true).write(true).open(&path);
         let bytes = AlignedBuf::from_bytes(&[1; 100]).expect("memory");
-        for direct_io in [false, true] {
+        for cached in [true, false] {
             let device = Arc::new(Device::new(&RealOptions::default(), None, false));
             let handle = Handle::new(open().expect("file").into(), "cached".into());
-            let file = RealFile::new(handle, device, direct_io);
+            let file = RealFile::new(handle, device, cached);
             file.write_durable(0, &bytes).and_then(|()| file.sync()).expect("nothing has failed");
             assert_eq!(file.sync_by(|| Err(Errno::IO)), Err(Errno::IO));
             // As far as the system goes, the next one is told of nothing.
             for result in [file.write_durable(0, &bytes), file.sync()] {
                 let failed = result.err().map(|error| error.to_string());
-                let expected = (!direct_io).then_some("sync of cached at byte 0 failed: ");
+                let expected = cached.then_some("sync of cached at byte 0 failed: ");
                 assert_eq!(failed.is_some(), expected.is_some(), "{failed:?}");
                 assert!(failed.unwrap_or_default().starts_with(expected.unwrap_or_default()));
             }
@@ -383,7 +383,7 @@ mod tests {
             let file =
                 std::fs::File::options().create(true).truncate(false).read(true).write(true).open(&path);
             let device = Arc::new(Device::new(&RealOptions::default(), None, false));
-            RealFile::new(Handle::new(file.expect("file").into(), "claimed".into()), device, true)
+            RealFile::new(Handle::new(file.expect("file").into(), "claimed".into()), device, false)
         };
         let write = |file: &RealFile| {
             let pieces = [Piece { at: BLOCK, len: BLOCK as usize }];

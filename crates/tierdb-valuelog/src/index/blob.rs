@@ -10,7 +10,7 @@
 //!    and after every reader of that time has gone.
 
 use super::format::BlobRef;
-use crate::pages::{KIND_BLOB, PAGE, PageNo, Pages, Purpose};
+use crate::pages::{KIND_BLOB, PAGE, PageNo, PageUse, Pages, Purpose};
 use crossbeam_epoch::Guard;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -134,6 +134,14 @@ impl<P: Pool> Blobs<P> {
         let is_free = page.bits & bit == 0;
         page.bits |= bit;
         is_free
+    }
+
+    /// The claimed pages that the page table does not name, with kind and info.
+    pub fn unnamed(&self) -> Vec<(PageNo, u8, u64)> {
+        let is_named = |page| matches!(self.pages.usage(page), PageUse::Used { kind: KIND_BLOB, .. });
+        let state = self.state.lock();
+        let unnamed = state.used.iter().filter(|(page, _)| !is_named(**page));
+        unnamed.map(|(page, of)| (*page, KIND_BLOB, u64::from(of.class))).collect()
     }
 
     /// Finds the pages with free slots, after all slots in use were claimed.

@@ -60,6 +60,8 @@ pub(super) const MAX_INLINE: usize = 250;
 pub(super) const MAX_INLINE_FENCE: usize = 128;
 /// Bytes of an entry before its key.
 pub(super) const ENTRY: usize = 7;
+/// Byte of an entry's length.
+pub(super) const LENGTH_AT: usize = 6;
 /// Bytes of an entry whose key is in a blob.
 pub(super) const LONG_ENTRY: usize = ENTRY + 2 + BLOB_REF;
 /// Bytes of a slot besides its entry: fingerprint and offset.
@@ -68,7 +70,8 @@ pub(super) const SLOT: usize = 3;
 pub(super) const LIVE: u64 = (1 << GROUP) - 1;
 
 const BLOB_REF: usize = 10;
-const LONG: u8 = 255;
+/// The length that an entry gives of a key in a blob.
+pub(super) const LONG: u8 = 255;
 const MAGIC: u64 = 0x4c54;
 const FORMAT: u64 = 1;
 const LAST: u64 = 1;
@@ -269,11 +272,11 @@ impl<'a> RawEntry<'a> {
         let start: &[u8; ENTRY] = raw.first_chunk()?;
         let id = u64::from_le_bytes([start[0], start[1], start[2], start[3], start[4], 0, 0, 0]);
         let body = &raw[ENTRY..];
-        let key = if start[6] == LONG {
+        let key = if start[LENGTH_AT] == LONG {
             let len: &[u8; 2] = body.first_chunk()?;
             RawKey::Long(u16::from_le_bytes(*len) as usize, BlobRef::decode(&body[2..])?)
         } else {
-            RawKey::Inline(body.get(..start[6] as usize)?)
+            RawKey::Inline(body.get(..start[LENGTH_AT] as usize)?)
         };
         Some(RawEntry { id, check: start[5], key })
     }
@@ -293,14 +296,14 @@ impl EntryBytes {
         bytes[5] = check(hash, id);
         let len = match blob {
             Some(blob) => {
-                bytes[6] = LONG;
+                bytes[LENGTH_AT] = LONG;
                 bytes[ENTRY..ENTRY + 2].copy_from_slice(&(key.len() as u16).to_le_bytes());
                 bytes[ENTRY + 2..LONG_ENTRY].copy_from_slice(&blob.encode());
                 LONG_ENTRY
             }
             None => {
                 let tail = &key[prefix..];
-                bytes[6] = tail.len() as u8;
+                bytes[LENGTH_AT] = tail.len() as u8;
                 bytes[ENTRY..ENTRY + tail.len()].copy_from_slice(tail);
                 ENTRY + tail.len()
             }

@@ -423,7 +423,7 @@ impl<P: Pool> Leaves<P> {
         let mut raw = [0u8; N];
         let raw = &mut raw[..ENTRY + tail.len()];
         self.pool.read(at, raw)?;
-        if raw[6] as usize != tail.len() || raw[ENTRY..] != *tail {
+        if usize::from(raw[LENGTH_AT]) != tail.len() || raw[ENTRY..] != *tail {
             return Ok(None);
         }
         let id = u64::from_le_bytes([raw[0], raw[1], raw[2], raw[3], raw[4], 0, 0, 0]);
@@ -677,9 +677,11 @@ impl<P: Pool> Leaves<P> {
         }
     }
 
-    /// Number of slots ever used and the byte of the lowest entry, from the offsets. A live slot is used, even
-    /// if its offset is lost.
-    pub fn fill(&self, page: PageNo, leaf: Geometry) -> State {
+    /// Number of slots ever used and the byte of the lowest entry, from the offsets, and whether a key or a fence stands in a blob.
+    /// A live slot is used, even if its offset is lost.
+    pub fn fill(&self, page: PageNo, leaf: Geometry) -> (State, bool) {
+        let (low, high, _) = decode_more(self.pool.load(page * PAGE + MORE_AT));
+        let mut has_blobs = low.max(high) > MAX_INLINE_FENCE;
         let mut used = 0;
         let mut bottom = PAGE as usize;
         for slot in 0..leaf.slots {
@@ -687,12 +689,19 @@ impl<P: Pool> Leaves<P> {
             let group = self.pool.load(page * PAGE + GROUPS_AT + (slot / GROUP * 8) as u64);
             if offset != 0 {
                 bottom = bottom.min(offset);
+                has_blobs |= self.is_long(page, offset);
             }
             if offset != 0 || group >> (slot % GROUP) & 1 == 1 {
                 used = slot + 1;
             }
         }
-        State::Alive { used, bottom }
+        (State::Alive { used, bottom }, has_blobs)
+    }
+
+    /// Whether the entry at byte `offset` of a leaf says that its key stands in a blob.
+    fn is_long(&self, page: PageNo, offset: usize) -> bool {
+        let at = page * PAGE + (offset + LENGTH_AT) as u64;
+        offset + ENTRY <= PAGE as usize && (self.pool.load(at & !7) >> (at % 8 * 8)) as u8 == LONG
     }
 }
 

@@ -226,6 +226,10 @@ impl<P: Pool> Index<P> {
                 return Ok((found.id, false));
             }
             let leaf = self.leaves.geometry(page)?;
+            if leaf.prefix > key.len() {
+                let what = "a leaf's prefix is longer than a key between its fences";
+                return Err(self.leaves.damage(what, page * PAGE).with_key(key));
+            }
             let (low, high, _) = decode_more(self.leaves.pool.load(page * PAGE + MORE_AT));
             let heap_from = leaf.fences_at() + fence_bytes(low) + fence_bytes(high);
             let size = entry_bytes(key.len(), leaf.prefix);

@@ -75,10 +75,12 @@ impl<P: Pool> Index<P> {
             let mut sum = 0;
             for page in part {
                 let geometry = index.leaves.geometry(*page)?;
-                let state = index.leaves.fill(*page, geometry);
+                let (state, has_long) = index.leaves.fill(*page, geometry);
                 index.leaves.state_word(*page).store(state.encode(), Ordering::Release);
                 sum += index.leaves.live(*page) as u64;
-                if has_blobs && let Err(e) = index.claim_blobs(*page, &mut contents, &mut damage) {
+                if (has_blobs || has_long)
+                    && let Err(e) = index.claim_blobs(*page, &mut contents, &mut damage)
+                {
                     damage.push(range_damage(&e, b"", None));
                 }
             }
@@ -180,12 +182,16 @@ impl<P: Pool> Index<P> {
     }
 
     /// A leaf's kind word and the link to it are published in no particular order: a crash may have kept
-    /// the link alone.
+    /// the link alone. A word of either kind may be damaged.
     fn repair_kinds(&self, leaves: &[PageNo]) {
-        let mut stage = Stage::new(&*self.leaves.pool);
-        let mut unnamed = leaves.iter().filter(|page| !is_leaf(self.pages.usage(**page))).peekable();
-        if unnamed.peek().is_some() {
-            unnamed.for_each(|page| self.pages.stage_kind(&mut stage, *page, KIND_LEAF, 0));
+        let mut unnamed = self.blobs.unnamed();
+        let others = leaves.iter().filter(|page| !is_leaf(self.pages.usage(**page)));
+        unnamed.extend(others.map(|page| (*page, KIND_LEAF, 0)));
+        if !unnamed.is_empty() {
+            let mut stage = Stage::new(&*self.leaves.pool);
+            for (page, kind, info) in unnamed {
+                self.pages.stage_kind(&mut stage, page, kind, info);
+            }
             let _named = stage.drain();
         }
     }

@@ -30,6 +30,7 @@ use crate::record::Header;
 use frame::{HEAD, Head, UNIT, encode, stored_len};
 pub use frame::{LONGEST, Source};
 use parking_lot::Mutex;
+use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -63,6 +64,8 @@ pub struct SecondLevel<P: Pool> {
     pool: Arc<P>,
     pages: Arc<Pages<P>>,
     words: Words<P>,
+    /// What frames are summed with, so that none of an earlier open checks.
+    seed: u64,
     writer: Mutex<Writer>,
     /// What came last took the place of nothing.
     has_room: AtomicBool,
@@ -178,8 +181,10 @@ impl<P: Pool> SecondLevel<P> {
     pub fn new(pool: Arc<P>, pages: Arc<Pages<P>>, is_memory: bool, budget: u64) -> Self {
         let memory = if is_memory { budget / MEMORY_SHARE } else { 0 };
         let words = Words::new(pool.clone(), pages.clone(), pages.unused().end, memory);
+        let seed = RandomState::new().hash_one(pages.seed());
         SecondLevel {
             pool,
+            seed,
             pages,
             has_room: AtomicBool::new(!words.is_never()),
             words,
@@ -265,7 +270,7 @@ impl<P: Pool> SecondLevel<P> {
         };
         let free = self.words.free_slot(hash);
         let Some(slot) = free.or_else(|| self.words.slots(hash).min_by_key(worth)) else { return };
-        encode(&mut writer.frame, self.pages.seed(), source, *seqno, value);
+        encode(&mut writer.frame, self.seed, source, *seqno, value);
         if !self.pages.write_unused(at, &writer.frame) {
             return;
         }
@@ -455,7 +460,7 @@ impl<P: Pool> SecondLevel<P> {
         let bytes = read_shared(&*self.pool, place, end).ok()?;
         // It may have been overwritten since it was found: the head is that of the bytes.
         let head = Head::parse(bytes.first_chunk()?);
-        if head != of || !head.checks(&bytes, self.pages.seed(), source.entry) {
+        if head != of || !head.checks(&bytes, self.seed, source.entry) {
             self.give_up(slot, place);
             return None;
         }

@@ -396,3 +396,19 @@ fn a_table_whose_pages_are_taken_begins_anew() {
         assert!(now == bytes, "page {page}");
     }
 }
+
+#[test]
+fn a_frame_of_an_earlier_open_is_not_taken_for_one_of_this() {
+    let (level, pages) = sized(300, 1 << 20);
+    keep(&level, 1, b"the value");
+    assert!(is_there(&level, 1));
+    let pool = level.pool.clone();
+    let mut bytes = vec![0; pool.len() as usize];
+    pool.read(0, &mut bytes).expect("memory");
+    let level = SecondLevel::new(pool.clone(), pages, true, 1 << 20);
+    keep(&level, 1, b"the value");
+    assert!(is_there(&level, 1));
+    // Words and frames are where they were.
+    pool.write(0, &bytes);
+    assert!(!is_there(&level, 1));
+}

@@ -462,6 +462,25 @@ fn long_values() -> Store {
     store
 }
 
+/// A bit of what the word of a long value says of its length is flipped: that it has parts is known from its record.
+#[test]
+fn a_long_value_keeps_its_parts_whatever_its_word_says_of_its_length() {
+    for bit in 45..49 {
+        let store = new_store();
+        let tall = value("tall", 30_000);
+        store.put("tall", &tall);
+        let world = store.world.copy();
+        let entry = pointing_entry(&world);
+        set_word(&world, entry, word(&world, entry) ^ 1 << bit);
+        let store = Store::open(rig(), world).expect("it opens");
+        // So that what is free is written to.
+        for round in 0..40 {
+            store.put("other", &value(&format!("{round}"), 30_000));
+        }
+        store.has("tall", &tall).unwrap_or_else(|what| panic!("bit {bit}: {what}"));
+    }
+}
+
 /// A byte of a part of a value.
 pub fn part_of_a_value() -> Outcome {
     let store = long_values();
