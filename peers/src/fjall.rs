@@ -2,7 +2,7 @@
 
 use fjall::config::CompressionPolicy;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
-use tierdb_bench::store::{Counts, Durability, Fast, Found, Setup, Store, StoreError, System};
+use tierdb_bench::store::{Counts, Durability, Fast, Setup, Store, StoreError, System};
 
 /// fjall on one SSD.
 pub struct Fjall;
@@ -41,8 +41,9 @@ struct Open {
 }
 
 impl Store for Open {
-    fn get(&self, key: &[u8]) -> Result<Option<Found<'_>>, StoreError> {
-        Ok(self.entries.get(key)?.map(|value| Found::Lent(Box::new(value))))
+    fn get(&self, key: &[u8], see: &mut dyn FnMut(Option<&[u8]>)) -> Result<(), StoreError> {
+        see(self.entries.get(key)?.as_deref());
+        Ok(())
     }
 
     fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<(), StoreError> {

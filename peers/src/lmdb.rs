@@ -4,7 +4,7 @@ use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions};
 use std::ops::Bound;
 use tierdb_bench::ledger::MAX_WRITERS;
-use tierdb_bench::store::{Counts, Durability, Fast, Found, Setup, Store, StoreError, System};
+use tierdb_bench::store::{Counts, Durability, Fast, Setup, Store, StoreError, System};
 
 /// LMDB on one SSD.
 pub struct Lmdb;
@@ -59,9 +59,10 @@ struct Open {
 }
 
 impl Store for Open {
-    fn get(&self, key: &[u8]) -> Result<Option<Found<'_>>, StoreError> {
+    fn get(&self, key: &[u8], see: &mut dyn FnMut(Option<&[u8]>)) -> Result<(), StoreError> {
         let transaction = self.env.read_txn()?;
-        Ok(self.entries.get(&transaction, key)?.map(|value| Found::Owned(value.to_vec())))
+        see(self.entries.get(&transaction, key)?);
+        Ok(())
     }
 
     fn put(&self, key: &[u8], value: &[u8], _: Durability) -> Result<(), StoreError> {

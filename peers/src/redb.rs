@@ -4,7 +4,7 @@ use redb::{
     AccessGuard, Builder, Database, Durability as Commit, ReadableDatabase, TableDefinition, TableError,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
-use tierdb_bench::store::{Counts, Durability, Fast, Found, Setup, Store, StoreError, System};
+use tierdb_bench::store::{Counts, Durability, Fast, Setup, Store, StoreError, System};
 
 const ENTRIES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("entries");
 /// Of grouped writes one in so many makes those before it durable.
@@ -40,21 +40,14 @@ struct Open {
     writes: AtomicU64,
 }
 
-struct Lent(AccessGuard<'static, &'static [u8]>);
-
-impl AsRef<[u8]> for Lent {
-    fn as_ref(&self) -> &[u8] {
-        self.0.value()
-    }
-}
-
 impl Store for Open {
-    fn get(&self, key: &[u8]) -> Result<Option<Found<'_>>, StoreError> {
-        let table = match self.database.begin_read()?.open_table(ENTRIES) {
-            Err(TableError::TableDoesNotExist(_)) => return Ok(None),
-            table => table?,
+    fn get(&self, key: &[u8], see: &mut dyn FnMut(Option<&[u8]>)) -> Result<(), StoreError> {
+        let found = match self.database.begin_read()?.open_table(ENTRIES) {
+            Err(TableError::TableDoesNotExist(_)) => None,
+            table => table?.get(key)?,
         };
-        Ok(table.get(key)?.map(|value| Found::Lent(Box::new(Lent(value)))))
+        see(found.as_ref().map(AccessGuard::value));
+        Ok(())
     }
 
     fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<(), StoreError> {

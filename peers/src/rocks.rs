@@ -3,13 +3,11 @@
 use crate::paced;
 use rocksdb::statistics::{StatsLevel, Ticker};
 use rocksdb::{
-    BlockBasedOptions, Cache, DB, DBCompressionType, DBPath, DEFAULT_COLUMN_FAMILY_NAME, Direction,
-    IteratorMode, Options, WriteBufferManager, WriteOptions,
+    BlockBasedOptions, Cache, DB, DBCompressionType, DBPath, DEFAULT_COLUMN_FAMILY_NAME, Options,
+    WriteBufferManager, WriteOptions,
 };
 use std::path::Path;
-use tierdb_bench::store::{
-    Counts, Durability, FAST, FLASH, Fast, Found, Setup, Store, StoreError, System, TierIo,
-};
+use tierdb_bench::store::{Counts, Durability, FAST, FLASH, Fast, Setup, Store, StoreError, System, TierIo};
 
 /// Where RocksDB puts what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,11 +125,13 @@ impl System for Rocks {
                 // level 1, and a level goes where those before it leave room for the whole of it.
                 options.set_level_compaction_dynamic_level_bytes(false);
                 options.set_max_bytes_for_level_base(fast / 2);
-                // Nothing but this keeps levels 0 and 1 from taking more than the tier has while compactions are behind.
-                options.set_level_zero_slowdown_writes_trigger(8);
-                options.set_level_zero_stop_writes_trigger(10);
-                options.set_soft_pending_compaction_bytes_limit(usize::try_from(fast)? / 2);
-                options.set_hard_pending_compaction_bytes_limit(usize::try_from(fast)?);
+                // Nothing but this keeps levels 0 and 1 from taking more than the tier has while compactions are behind: level 0
+                // by its files, each a sixteenth of the tier; level 1 by what its compaction is to write, which is eleven times what it has too
+                // much, since the level below is ten times as large.
+                options.set_level_zero_slowdown_writes_trigger(6);
+                options.set_level_zero_stop_writes_trigger(8);
+                options.set_soft_pending_compaction_bytes_limit(usize::try_from(fast)? / 4 * 11);
+                options.set_hard_pending_compaction_bytes_limit(usize::try_from(fast)? / 2 * 11);
                 let fast = DBPath::new(setup.fast_dir.join("tables"), fast)?;
                 let flash = DBPath::new(setup.flash_dir.join("tables"), u64::MAX >> 1)?;
                 options.set_db_paths(&[fast, flash]);
@@ -221,15 +221,18 @@ struct Open {
 }
 
 impl Store for Open {
-    fn get(&self, key: &[u8]) -> Result<Option<Found<'_>>, StoreError> {
-        Ok(self.db.get_pinned(key)?.map(|value| Found::Lent(Box::new(value))))
+    fn get(&self, key: &[u8], see: &mut dyn FnMut(Option<&[u8]>)) -> Result<(), StoreError> {
+        see(self.db.get_pinned(key)?.as_deref());
+        Ok(())
     }
 
-    fn multi_get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Found<'_>>>, StoreError> {
+    fn multi_get(&self, keys: &[Vec<u8>], see: &mut dyn FnMut(Option<&[u8]>)) -> Result<(), StoreError> {
         let all =
             self.db.cf_handle(DEFAULT_COLUMN_FAMILY_NAME).ok_or("the store has no default column family")?;
-        let values = self.db.batched_multi_get_cf(all, keys, false).into_iter();
-        values.map(|value| Ok(value?.map(|value| Found::Lent(Box::new(value))))).collect()
+        for value in self.db.batched_multi_get_cf(all, keys, false) {
+            see(value?.as_deref());
+        }
+        Ok(())
     }
 
     fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<(), StoreError> {
@@ -238,11 +241,17 @@ impl Store for Open {
     }
 
     fn scan(&self, from: &[u8], count: usize, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), StoreError> {
-        for entry in self.db.iterator(IteratorMode::From(from, Direction::Forward)).take(count) {
-            let (key, value) = entry?;
-            see(&key, &value);
+        let mut at = self.db.raw_iterator();
+        at.seek(from);
+        // It is not moved behind the last entry that is wanted: the next one may be a read of its own.
+        for number in 1..=count {
+            let Some((key, value)) = at.item() else { break };
+            see(key, value);
+            if number < count {
+                at.next();
+            }
         }
-        Ok(())
+        Ok(at.status()?)
     }
 
     fn counts(&self) -> Counts {

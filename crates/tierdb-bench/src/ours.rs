@@ -1,9 +1,7 @@
 //! TierDB itself: two engines, in three modes each.
 
 use crate::knobs::Knobs;
-use crate::store::{
-    Counts, Durability, FAST, FLASH, Fast, Found, Needs, Setup, Store, StoreError, System, TierIo,
-};
+use crate::store::{Counts, Durability, FAST, FLASH, Fast, Needs, Setup, Store, StoreError, System, TierIo};
 use crate::tuned;
 use std::ops::Bound;
 use tierdb::{
@@ -168,20 +166,24 @@ struct Open {
 }
 
 impl Store for Open {
-    fn get(&self, key: &[u8]) -> Result<Option<Found<'_>>, StoreError> {
+    fn get(&self, key: &[u8], see: &mut dyn FnMut(Option<&[u8]>)) -> Result<(), StoreError> {
         let value = match &self.handle {
             Handle::Db(db) => db.get(key)?,
             Handle::Engine(engine) => engine.get(key)?,
         };
-        Ok(value.map(Found::Value))
+        see(value.as_deref());
+        Ok(())
     }
 
-    fn multi_get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Found<'_>>>, StoreError> {
+    fn multi_get(&self, keys: &[Vec<u8>], see: &mut dyn FnMut(Option<&[u8]>)) -> Result<(), StoreError> {
         let values = match &self.handle {
             Handle::Db(db) => db.multi_get(keys),
             Handle::Engine(engine) => engine.multi_get(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>()),
         };
-        values.into_iter().map(|value| Ok(value?.map(Found::Value))).collect()
+        for value in values {
+            see(value?.as_deref());
+        }
+        Ok(())
     }
 
     fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<(), StoreError> {

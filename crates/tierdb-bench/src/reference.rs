@@ -112,9 +112,11 @@ impl Beside {
 
 fn depths(dir: &Path, wanted: &[usize], each: Duration) -> Result<Vec<Depth>> {
     let file = RealDir::open(dir)?.open(NAME, OpenMode::Existing)?;
+    // Other blocks each time: what was read a minute ago may be in a cache of the host's.
+    let seed = fastrand::u64(..);
     let us = |time: Duration| time.as_secs_f64() * 1e6;
     let measured = wanted.iter().map(|&depth| {
-        let found = random_reads(&file, READ, depth, each, depth as u64)?;
+        let found = random_reads(&file, READ, depth, each, seed.wrapping_add(depth as u64))?;
         Ok(Depth { depth, per_second: found.per_second, median_us: us(found.median), p99_us: us(found.p99) })
     });
     measured.collect()

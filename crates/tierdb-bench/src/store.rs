@@ -52,26 +52,6 @@ pub struct Setup {
     pub knobs: Knobs,
 }
 
-/// A value that was found, without a copy where the store can lend it.
-pub enum Found<'a> {
-    /// A value of TierDB's.
-    Value(tierdb::Value),
-    /// Bytes of the caller's own.
-    Owned(Vec<u8>),
-    /// Bytes that the store lends.
-    Lent(Box<dyn AsRef<[u8]> + 'a>),
-}
-
-impl AsRef<[u8]> for Found<'_> {
-    fn as_ref(&self) -> &[u8] {
-        match self {
-            Found::Value(value) => value,
-            Found::Owned(bytes) => bytes,
-            Found::Lent(lent) => lent.as_ref().as_ref(),
-        }
-    }
-}
-
 /// The name of the fast tier in [`TierIo`].
 pub const FAST: &str = "fast";
 /// The name of the tier in [`TierIo`] on which cold values lie.
@@ -131,18 +111,18 @@ pub struct Counts {
 
 /// An open store. Threads share it.
 pub trait Store: Send + Sync {
-    /// The value of `key`.
+    /// Shows the value of `key`, or that there is none, as the store hands it out: copied or lent.
     ///
     /// # Errors
     /// Whatever the store reports; it ends the run.
-    fn get(&self, key: &[u8]) -> Result<Option<Found<'_>>, StoreError>;
+    fn get(&self, key: &[u8], see: &mut dyn FnMut(Option<&[u8]>)) -> Result<(), StoreError>;
 
-    /// The values of `keys`, in their order. One after another where the store has no call for it.
+    /// Shows the values of `keys`, in their order. One after another where the store has no call for it.
     ///
     /// # Errors
     /// As [`Store::get`].
-    fn multi_get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Found<'_>>>, StoreError> {
-        keys.iter().map(|key| self.get(key)).collect()
+    fn multi_get(&self, keys: &[Vec<u8>], see: &mut dyn FnMut(Option<&[u8]>)) -> Result<(), StoreError> {
+        keys.iter().try_for_each(|key| self.get(key, see))
     }
 
     /// Stores `value` under `key`. A store that cannot choose for each write does as the setup asks.

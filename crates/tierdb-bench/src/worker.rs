@@ -146,26 +146,35 @@ impl<'a> Worker<'a> {
     fn read(&mut self, op: Op, number: u64) -> Result<Instant, Failure> {
         let Bed { store, ledger, .. } = self.bed;
         let oldest = ledger.floor(number);
-        let found = store.get(&self.key).map_err(|source| self.failed(op, source))?;
-        let ended = Instant::now();
-        let checked = self.check(number, oldest, found.as_ref().map(AsRef::as_ref));
+        let mut seen = None;
+        let mut see = |found: Option<&[u8]>| {
+            let ended = Instant::now();
+            seen = Some((ended, self.check(number, oldest, found)));
+        };
+        store.get(&self.key, &mut see).map_err(|source| self.failed(op, source))?;
+        let (ended, checked) = seen.unwrap_or_else(|| (Instant::now(), Err(Wrong::Missing(oldest))));
         checked.map(|()| ended).map_err(|wrong| Failure::WrongValue { op, number, wrong })
     }
 
+    /// Values are checked as they come, so the time of a read of several has that in it.
     fn multi_read(&mut self, op: Op) -> Result<Instant, Failure> {
         let Bed { store, ledger, .. } = self.bed;
         let oldest: Vec<u32> = self.numbers.iter().map(|number| ledger.floor(*number)).collect();
-        let found = store.multi_get(&self.keys).map_err(|source| self.failed(op, source))?;
+        let mut left = self.numbers.iter().copied().zip(oldest);
+        let mut wrong = None;
+        let mut see = |found: Option<&[u8]>| {
+            let Some((number, oldest)) = left.next() else { return };
+            if let Err(found) = self.check(number, oldest, found) {
+                wrong.get_or_insert((number, found));
+            }
+        };
+        store.multi_get(&self.keys, &mut see).map_err(|source| self.failed(op, source))?;
         let ended = Instant::now();
-        let mut found = found.into_iter();
-        for (&number, oldest) in self.numbers.iter().zip(oldest) {
-            let checked = match found.next() {
-                Some(found) => self.check(number, oldest, found.as_ref().map(AsRef::as_ref)),
-                None => Err(Wrong::Missing(oldest)),
-            };
-            checked.map_err(|wrong| Failure::WrongValue { op, number, wrong })?;
+        let not_shown = left.next().map(|(number, oldest)| (number, Wrong::Missing(oldest)));
+        match wrong.or(not_shown) {
+            None => Ok(ended),
+            Some((number, wrong)) => Err(Failure::WrongValue { op, number, wrong }),
         }
-        Ok(ended)
     }
 
     /// Whether a read may have found this of `number`, of which version `oldest` had been written when it began.

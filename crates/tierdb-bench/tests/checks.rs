@@ -12,7 +12,7 @@ use tierdb_bench::keys::{Distribution, Naming};
 use tierdb_bench::knobs::Knobs;
 use tierdb_bench::ledger::Ledger;
 use tierdb_bench::phase::{self, Bed, Limit, Measured, Phase, Warmup};
-use tierdb_bench::store::{Counts, Durability, Fast, Found, Setup, Store, StoreError, System, Systems};
+use tierdb_bench::store::{Counts, Durability, Fast, Setup, Store, StoreError, System, Systems};
 use tierdb_bench::values::{Sizes, Wrong};
 use tierdb_bench::workload::{Mix, Op, Scans, Workload};
 
@@ -70,7 +70,7 @@ impl Map {
 }
 
 impl Store for Map {
-    fn get(&self, key: &[u8]) -> Result<Option<Found<'_>>, StoreError> {
+    fn get(&self, key: &[u8], see: &mut dyn FnMut(Option<&[u8]>)) -> Result<(), StoreError> {
         let entries = self.entries.read().map_err(|e| e.to_string())?;
         let mut found = entries.get(key).cloned();
         match self.fault() {
@@ -86,7 +86,8 @@ impl Store for Map {
             }
             _ => {}
         }
-        Ok(found.map(Found::Owned))
+        see(found.as_deref());
+        Ok(())
     }
 
     fn put(&self, key: &[u8], value: &[u8], _: Durability) -> Result<(), StoreError> {
@@ -303,9 +304,9 @@ type Reads = Arc<Mutex<Vec<Vec<u8>>>>;
 struct Told(Map, Reads);
 
 impl Store for Told {
-    fn get(&self, key: &[u8]) -> Result<Option<Found<'_>>, StoreError> {
+    fn get(&self, key: &[u8], see: &mut dyn FnMut(Option<&[u8]>)) -> Result<(), StoreError> {
         self.1.lock().map_err(|e| e.to_string())?.push(key.to_vec());
-        self.0.get(key)
+        self.0.get(key, see)
     }
 
     fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<(), StoreError> {
