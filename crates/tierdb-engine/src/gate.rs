@@ -2,8 +2,8 @@
 
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
 use parking_lot::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, TryLockError};
 use tierdb_base::{Error, FailureLatch, Result};
 
 /// What every call passes: a store is used until it is closed, and changed until a write has failed.
@@ -66,6 +66,17 @@ impl Gate {
         Ok(changing)
     }
 
+    /// As [`Gate::change`], for what may as well be left undone: by who reads, and waits for no close. `None` from the moment on
+    /// when a close is on its way. Who has the right already may ask.
+    pub fn try_change(&self) -> Option<ShardedLockReadGuard<'_, ()>> {
+        let changing = match self.changing.try_read() {
+            Ok(changing) => changing,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        self.check_open().is_ok().then_some(changing)
+    }
+
     /// As [`Gate::change`], for what is done after a close or a failure too.
     pub fn change_anyway(&self) -> ShardedLockReadGuard<'_, ()> {
         self.changing.read().unwrap_or_else(PoisonError::into_inner)
@@ -75,10 +86,12 @@ impl Gate {
     /// result, since what the store is on media is up to that alone.
     ///
     /// # Errors
-    /// Those of `finish`.
+    /// Those of `finish`; `Poisoned` if that panicked.
     pub fn close(&self, finish: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut ended = self.ended.lock();
         if !self.closed.swap(true, Ordering::AcqRel) {
+            // What stays if it panics.
+            *ended = Err(Error::Poisoned { cause: "a close that panicked".into() });
             *ended = finish();
         }
         ended.clone()
@@ -95,6 +108,30 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
     use std::time::Duration;
+
+    #[test]
+    fn a_close_that_panicked_has_not_made_anything_durable() {
+        let gate = Gate::new(FailureLatch::default());
+        let close = std::panic::AssertUnwindSafe(|| gate.close(|| panic!("on purpose")));
+        assert!(std::panic::catch_unwind(close).is_err());
+        assert!(matches!(gate.close(|| Ok(())), Err(Error::Poisoned { .. })));
+    }
+
+    #[test]
+    fn who_reads_changes_nothing_from_a_close_on() {
+        let gate = Gate::new(FailureLatch::default());
+        let changing = gate.change().expect("open");
+        assert!(gate.try_change().is_some(), "also who has the right already");
+        drop(changing);
+        gate.close(|| {
+            assert!(gate.try_change().is_none());
+            let _closing = gate.alone();
+            assert!(gate.try_change().is_none());
+            Ok(())
+        })
+        .expect("nothing to do");
+        assert!(gate.try_change().is_none());
+    }
 
     #[test]
     fn a_second_close_waits_for_the_first_and_gets_its_result() {

@@ -10,7 +10,7 @@ use crate::moving::LONG_RUN;
 use crate::read::{Pointed, Ready};
 use crate::second_level::Source;
 use crate::storage::is_beside;
-use crate::word::{Aux, Place, Word};
+use crate::word::{Place, Word};
 use std::collections::VecDeque;
 use std::ops::{Bound, Range};
 use tierdb_base::Result;
@@ -177,13 +177,12 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
                 self.ahead.push_back(Ahead { key: start..self.keys.len(), entry, value: None });
             }
         });
-        if let Err(error) = scanned {
-            // The next call comes upon it again.
-            self.ahead.clear();
-            return Err(error);
+        if self.ahead.is_empty() {
+            return scanned.map(|()| false);
         }
+        // Damage behind the keys that have come is come upon again, and told of then.
         self.batch = (self.batch * 2).min(MOST_BATCH);
-        Ok(!self.ahead.is_empty())
+        Ok(true)
     }
 
     /// Reads the values of the next keys ahead, but for long ones.
@@ -207,7 +206,7 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         if self.passed < FEW_PASSED {
             let in_ring = |pointed: &&Pointed| matches!(pointed.word.place(), Place::Ring(_));
             for Pointed { entry, .. } in words.iter().flatten().filter(in_ring) {
-                self.core.hsit.update_aux(*entry, Aux::wanted);
+                self.core.want_cached(*entry);
             }
         }
         self.seen.reserve(words.len());

@@ -76,17 +76,28 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// The value of `key` as of now.
     pub fn get(&self, key: &[u8]) -> Result<Option<Value>> {
         loop {
+            // Each time: a store that was closed while flash was read may be another process's by now.
+            self.gate.check_open()?;
             let guard = crossbeam_epoch::pin();
             let Some(entry) = self.index.get(key)? else { return Ok(None) };
             let word = self.hsit.settled(entry)?;
             if let Place::Ring(_) = word.place() {
-                self.hsit.update_aux(entry, Aux::wanted);
+                self.want_cached(entry);
             }
             if let Some(found) =
                 self.fetch(entry, word, key, guard, || self.hsit.word(entry).clean() == word)?
             {
                 return Ok(found);
             }
+        }
+    }
+
+    /// The value of `entry` is wanted in the cache as it leaves the write buffer.
+    pub fn want_cached(&self, entry: u64) {
+        if !self.hsit.aux(entry).is_wanted()
+            && let Some(_changing) = self.gate.try_change()
+        {
+            self.hsit.update_aux(entry, Aux::wanted);
         }
     }
 
@@ -119,6 +130,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// either.
     pub fn entry_at(&self, entry: u64, key: &[u8], seqno: u64) -> Result<Option<Value>> {
         loop {
+            self.gate.check_open()?;
             let guard = crossbeam_epoch::pin();
             let word = self.word_at(entry, seqno)?;
             let still = || {
@@ -181,8 +193,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 // same tag. Then the word is the same again, and the filling is not.
                 let filling = self.storage.filling(word.place());
                 drop(guard);
-                if let Some(frame) = self.second_level.get(Source { entry, word: word.0, filling }) {
-                    return Ok(Some(Some(self.found(frame, key))));
+                if let Some(value) = self.in_second_level(Source { entry, word: word.0, filling }, key) {
+                    return Ok(Some(Some(value)));
                 }
                 self.counters.flash_reads.add(1);
                 // Once more before it is called damaged: a flip on the way is not one on the medium.
@@ -219,7 +231,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let entry = self.index.get(key).ok()??;
             let word = self.hsit.settled(entry).ok()?;
             if let Place::Ring(_) = word.place() {
-                self.hsit.update_aux(entry, Aux::wanted);
+                self.want_cached(entry);
             }
             Some(self.pointed(entry, word))
         };
@@ -285,15 +297,20 @@ impl<P: Pool, D: Dir> Core<P, D> {
             }
         }
         let source = |of: &Ahead| Source { entry: of.entry, word: of.word.0, filling: of.filling };
-        let frames = self.second_level.get_many(missing.iter().map(source));
-        for (ahead, frame) in missing.into_iter().zip(frames) {
-            if let Some(frame) = frame {
+        let changing = self.gate.try_change();
+        let mut frames = match changing {
+            Some(_) => self.second_level.get_many(missing.iter().map(source)),
+            None => Vec::new(),
+        }
+        .into_iter();
+        for ahead in missing {
+            if let Some(frame) = frames.next().flatten() {
                 ready[ahead.number] = Ready::Cached(self.found(frame, key(ahead.number)));
             } else if let Some(list) = by_device.get_mut(usize::from(ahead.device)) {
                 list.push(ahead);
             }
         }
-        drop(guard);
+        drop((changing, guard));
         let place = |ahead: &Ahead| (ahead.at, ahead.word);
         let of_device = |(device, list): (_, &Vec<Ahead>)| (device, list.iter().map(place).collect());
         let places: Vec<(_, Vec<_>)> =
@@ -343,7 +360,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
         })
     }
 
-    /// The value of `key`, in the `frame` that the cache's second level has of its record.
+    /// The value of `key`, whose record is `source`, if the cache's second level has a copy.
+    fn in_second_level(&self, source: Source, key: &[u8]) -> Option<Value> {
+        let _changing = self.gate.try_change()?;
+        self.second_level.get(source).map(|frame| self.found(frame, key))
+    }
+
+    /// The value of `key`, in the `frame` that the cache's second level has of its record. By who may change the store.
     fn found(&self, frame: Frame, key: &[u8]) -> Value {
         self.counters.second_level_hits.add(1);
         // What is read here again and again.
@@ -480,6 +503,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         (word, filling): (Word, u32),
         known: bool,
     ) -> bool {
+        let Some(_changing) = self.gate.try_change() else { return false };
         // What is freed from now on is not filled anew before both looks are done.
         let _guard = crossbeam_epoch::pin();
         if header.kind == Kind::Parts || self.sight(entry, word) != Some(filling) {
@@ -508,6 +532,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Offers the record of `entry` to the second level of the cache, if the word has been that of the entry, in that filling of its chunk, since before it
     /// was read.
     fn offer(&self, record: (&Header, &[u8]), entry: u64, (word, filling): (Word, u32)) {
+        let Some(_changing) = self.gate.try_change() else { return };
         let _guard = crossbeam_epoch::pin();
         if record.0.kind == Kind::Value && self.sight(entry, word) == Some(filling) {
             self.second_level.offer(record, (word.0, filling));

@@ -1,13 +1,15 @@
 //! Goal: what the value cache gives up is read from the fast tier instead of flash, and is never another value than the
 //! newest, however records are replaced, moved and collected meanwhile.
 //! Method: random operations on a store whose values do not fit its memory, beside a map. The same on a pool that is
-//! DRAM already, which has no second level.
+//! DRAM already, which has no second level. And a read that a close overtakes, which writes nothing to a pool that may be another's by then.
 
 use crate::figure;
 use crate::rig::Sizes;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tierdb_engine::Durability;
 use tierdb_engine::conformance::harm::{LogPlace, Rig};
+use tierdb_sim::{FaultKind, FaultPlan, Ops};
 use tierdb_valuelog::Background;
 
 const KEYS: u64 = 1200;
@@ -89,4 +91,36 @@ fn small_values_stay_on_the_fast_tier_while_it_has_room() {
     }
     let (kept, read) = (figure(engine, "second_level_hits"), figure(engine, "flash_reads"));
     assert!(kept > SMALL * 3 / 4 && read < SMALL / 200, "{kept} and {read} reads of {SMALL}");
+}
+
+/// A read of flash ends after the store was closed.
+#[test]
+fn a_read_that_ends_after_the_close_writes_nothing() {
+    let sizes = Sizes { memory: 1 << 20, pool: 2 << 20, flash: vec![6 << 20], ..Sizes::tiny() };
+    let rig = Rig::new(Sizes { background: Background::Inline, ..sizes }, None);
+    let world = rig.empty_world();
+    let pool = || world.peek("pool", 0, 2 << 20);
+    for closes in [false, true] {
+        let engine = rig.open(&world).expect("a store");
+        engine.put(b"key", &value(1, 1), Durability::Durable).expect("room");
+        engine.flush().expect("room");
+        // What the write buffer gave up is in the second level now, of which an open has nothing.
+        drop(engine);
+        let engine = rig.open(&world).expect("it opens");
+        let stall = FaultKind::Stall(Duration::from_millis(200));
+        world.inject(FaultPlan::nth(1, stall).on(Ops::READ).in_dir("flash0"));
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| engine.get(b"key"));
+            while world.faults().hit == 0 {
+                std::thread::yield_now();
+            }
+            if closes {
+                engine.close().expect("it closes");
+            }
+            let before = pool();
+            let found = reader.join().expect("it ends").expect("whole");
+            assert_eq!(found.as_deref(), Some(&value(1, 1)[..]));
+            assert_eq!(pool() == before, closes, "closed: {closes}");
+        });
+    }
 }
