@@ -1,9 +1,10 @@
-//! How long operations take: one in 16 of each thread's is measured.
+//! How long operations take: one in 16 of each thread's of each kind is measured, beginning with any of the first 16.
 
 use crate::stats::LatencyStats;
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 use std::cell::Cell;
+use std::hash::{BuildHasher, RandomState};
 use std::time::Instant;
 
 /// What is measured.
@@ -26,7 +27,11 @@ const LONGEST_NS: u64 = 60_000_000_000;
 const SAMPLE: u32 = 16;
 
 thread_local! {
-    static TURN: Cell<u32> = const { Cell::new(0) };
+    /// By operation. They begin anywhere, so that of many threads which do little each some is measured.
+    static TURNS: [Cell<u32>; NAMES.len()] = {
+        let random = RandomState::new();
+        std::array::from_fn(|which| Cell::new(random.hash_one(which) as u32))
+    };
 }
 
 /// Histograms of all measured operations, to two digits.
@@ -49,7 +54,8 @@ impl Latencies {
     /// Does `work`, and measures it if it is its turn.
     #[inline]
     pub fn measure<T>(&self, which: Timed, work: impl FnOnce() -> T) -> T {
-        let turn = TURN.with(|turn| {
+        let turn = TURNS.with(|turns| {
+            let turn = &turns[which as usize];
             let now = turn.get().wrapping_add(1);
             turn.set(now);
             now
@@ -83,6 +89,22 @@ impl Latencies {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_kinds_are_measured_that_take_turns_and_those_of_short_threads() {
+        let latencies = Latencies::new();
+        let nothing = |which| latencies.measure(which, || std::hint::black_box(()));
+        (0..800).for_each(|_| [Timed::Get, Timed::Put].into_iter().for_each(nothing));
+        std::thread::scope(|scope| {
+            for _ in 0..64 {
+                scope.spawn(|| (0..4).for_each(|_| nothing(Timed::Delete)));
+            }
+        });
+        let counts: Vec<u64> = latencies.stats().iter().map(|(_, stats)| stats.count).collect();
+        assert_eq!(counts[..2], [50, 50]);
+        // 16 on average; none once in ten million times.
+        assert!(counts[2] > 0);
+    }
 
     #[test]
     fn one_in_sixteen_is_measured() {

@@ -389,6 +389,13 @@ where
     fn finish(mut self, done: Result<(), String>) -> Result<CrashRun, Box<CrashFailure>> {
         self.run.elapsed = self.start.elapsed();
         let (seed, replay, path) = (self.options.seed, Replay(self.replay), self.path);
+        let replays_nothing = self.options.replay.is_some() && self.run.images == 0;
+        let done = match done {
+            Ok(()) if replays_nothing => {
+                Err("no crash is the one to replay: the run is another one now".into())
+            }
+            done => done,
+        };
         match done {
             Ok(()) => Ok(self.run),
             Err(message) => Err(Box::new(CrashFailure { seed, replay, path, message })),

@@ -45,6 +45,8 @@ const PAGED_SPARE_SHARE: u64 = 12;
 const POOL_CAPACITY_SHARE: u64 = 8;
 /// For a copy of a store whose index needs more it takes this share, so that at least half is left to the values.
 const COPY_CAPACITY_SHARE: u64 = 4;
+/// The least that is left for values on one SSD: some chunks, or tables.
+const LEAST_VALUES: u64 = 2 << 20;
 /// A group commit carries at most this much; two buffers of it, and a block, are in DRAM.
 const LOG_BUFFER_MAX: u64 = 1 << 20;
 /// A ring holds at least so many of the largest blocks.
@@ -104,17 +106,23 @@ pub(crate) fn decide(config: &Config, room: &[u64], memory: u64, least_pool: u64
         Mode::OneDirectory => beside_values(smallest, memory, least_pool),
     };
     if pool_len < LEAST_POOL {
-        return Err(too_little_room(config, room));
+        return Err(too_little_room(config, room, MIN_TIER));
     }
-    Ok(Shape { engine: config.engine, mode, pool_len, log_len })
+    let shape = Shape { engine: config.engine, mode, pool_len, log_len };
+    // Of a copy, whose index may take more than its share.
+    let with_values = ByteSize(logged_bytes(&shape).saturating_add(LEAST_VALUES));
+    if mode == Mode::OneDirectory && with_values.bytes() > smallest {
+        return Err(too_little_room(config, room, with_values.max(MIN_TIER)));
+    }
+    Ok(shape)
 }
 
-/// The refusal to create a store whose first tiers have only `room` bytes.
-fn too_little_room(config: &Config, room: &[u64]) -> Error {
+/// The refusal to create a store whose first tiers have only `room` bytes, and need `least`.
+fn too_little_room(config: &Config, room: &[u64], least_room: ByteSize) -> Error {
     let tiers = room.iter().copied().zip(config.tiers());
     let least = tiers.min_by_key(|(room, _)| *room);
     let (capacity, (tier, path, _)) = least.expect("there is a tier");
-    let place = format!("{} (a new store needs {MIN_TIER} that are free there)", path.display());
+    let place = format!("{} (a new store needs {least_room} that are free there)", path.display());
     Error::NoSpace { tier, place, used: 0, capacity }
 }
 
@@ -418,6 +426,15 @@ mod tests {
                 assert!(named, "{refused}");
             }
         }
+    }
+
+    /// A copy of a store whose index is large, with a memory that is configured.
+    #[test]
+    fn a_pool_that_leaves_no_room_for_values_is_refused() {
+        let config = Config::one_directory("flash").with_memory(ByteSize::mib(256));
+        let refused = decide(&config, &[64 << 20], 256 << 20, 40 << 20).expect_err("80 MiB of image");
+        assert!(matches!(&refused, Error::NoSpace { capacity, .. } if *capacity == 64 << 20), "{refused}");
+        decide(&config, &[128 << 20], 256 << 20, 40 << 20).expect("there is room");
     }
 
     #[test]

@@ -192,8 +192,14 @@ impl FilePoint {
         for (number, (op, unit)) in (0..).zip(self.ops.iter().zip(units)) {
             match (&op.change, fate(unit.number, rng)) {
                 (_, Fate::Lost) => {}
-                (Change::SetLen(len), fate) => {
-                    if fate == Fate::Kept || rng.bool() {
+                (Change::SetLen(len), Fate::Kept) => outcome.set_len(*len),
+                // A file grows piece by piece.
+                (Change::SetLen(len), Fate::Part) if *len > outcome.len => {
+                    let pages = (len - outcome.len).div_ceil(PAGE as u64);
+                    outcome.set_len((outcome.len + rng.u64(0..=pages) * PAGE as u64).min(*len));
+                }
+                (Change::SetLen(len), Fate::Part) => {
+                    if rng.bool() {
                         outcome.set_len(*len);
                     }
                 }

@@ -118,6 +118,14 @@ fn a_failure_is_met_again_by_its_replay() {
 }
 
 #[test]
+fn a_replay_of_a_crash_that_is_not_there_is_no_success() {
+    let replay = Some("999999.0".parse().expect("a replay"));
+    let nothing = pool::run(&Options { replay, ..options(&CrashModel::BOTH, Budget::default()) });
+    let failure = nothing.expect_err("nothing was looked at");
+    assert!(failure.to_string().contains("no crash is the one to replay"), "{failure}");
+}
+
+#[test]
 fn the_recovery_of_one_image_can_be_explored_by_itself() {
     let options =
         Options { models: CrashModel::BOTH.to_vec(), depth: 3, recover_every: 1, ..Options::default() };

@@ -179,6 +179,10 @@ impl Sizes {
 }
 
 impl OfEngine for Sizes {
+    fn scans_up_to_damage(&self) -> bool {
+        false
+    }
+
     fn name(&self) -> String {
         format!("slab, {}", self.name)
     }

@@ -1,7 +1,7 @@
 //! A small store with something of everything in it, damaged; and what it may still say.
 //!
 //! A damaged store may refuse to open, or fail to read a key and say so. It may never give another value, an older one or
-//! none, let a write elsewhere cost a key, panic, or take for ever.
+//! none, let a write elsewhere cost a key, panic, or take for ever. A scan ends only where there is damage that `verify` knows of.
 
 use super::harms::Harm;
 use super::rig::{Rig, Sizes};
@@ -195,9 +195,10 @@ impl<S: Sizes> Base<S> {
                 return if says_so { Ok(Seen::Refused) } else { Err(format!("open: {error}")) };
             }
         };
-        let lost = read_all(&*engine, &self.content)?;
+        let read = read_all(&*engine, &self.content)?;
         let report = engine.verify().map_err(|error| format!("verify: {error}"))?;
-        check_report(&report, &lost)?;
+        check_report(&report, &read, self.rig.sizes.scans_up_to_damage())?;
+        let lost = read.lost;
         let seen = if report.is_clean() { Seen::Whole } else { Seen::Noticed { lost: lost.len() } };
         if look == Look::Write {
             self.write_on(engine, world, &lost)?;
@@ -244,13 +245,13 @@ impl<S: Sizes> Base<S> {
         if let Some(Err(error)) = moved.into_iter().find(std::result::Result::is_err) {
             return Err(format!("flush or compact: {error}"));
         }
-        let now = read_all(&*engine, &content)?;
+        let now = read_all(&*engine, &content)?.lost;
         if let Some(key) = now.difference(&lost).next() {
             return Err(format!("{} could be read before other keys were written", show(key)));
         }
         drop(engine);
         let engine = self.rig.open(world).map_err(|error| format!("a second open: {error}"))?;
-        let now = read_all(&*engine, &content).map_err(|wrong| format!("after a second open: {wrong}"))?;
+        let now = read_all(&*engine, &content).map_err(|wrong| format!("after a second open: {wrong}"))?.lost;
         if let Some(key) = now.difference(&lost).next() {
             return Err(format!("{} could be read before a second open", show(key)));
         }
@@ -268,8 +269,23 @@ fn is_damage(error: &Error) -> bool {
     matches!(error, Error::Corrupt { key: Some(_), .. })
 }
 
-/// Reads every key and scans, forward and backward. Returns the keys that cannot be read.
-pub fn read_all(engine: &dyn Engine, content: &Content) -> Result<BTreeSet<Vec<u8>>, String> {
+/// What could not be read.
+struct Read {
+    /// The keys of which it was said.
+    lost: BTreeSet<Vec<u8>>,
+    /// Where damage ended scans.
+    ends: Vec<End>,
+}
+
+/// The key that a scan should have come to, and the one before.
+struct End {
+    key: Vec<u8>,
+    before: Option<Vec<u8>>,
+    reverse: bool,
+}
+
+/// Reads every key and scans, forward and backward.
+fn read_all(engine: &dyn Engine, content: &Content) -> Result<Read, String> {
     let mut lost = BTreeSet::new();
     for (key, value) in &content.entries {
         match engine.get(key) {
@@ -294,26 +310,30 @@ pub fn read_all(engine: &dyn Engine, content: &Content) -> Result<BTreeSet<Vec<u
             Err(error) => return Err(format!("get of {}, which is absent: {error}", show(&key))),
         }
     }
-    scan(engine, content, &lost, false)?;
-    scan(engine, content, &lost, true)?;
-    Ok(lost)
+    let mut ends = Vec::new();
+    for reverse in [false, true] {
+        ends.extend(scan(engine, content, &lost, reverse)?.filter(|end| !lost.contains(&end.key)));
+    }
+    Ok(Read { lost, ends })
 }
 
+/// Returns where damage ends it, if there is a key that it should have come to.
 fn scan(
     engine: &dyn Engine,
     content: &Content,
     lost: &BTreeSet<Vec<u8>>,
     reverse: bool,
-) -> Result<(), String> {
+) -> Result<Option<End>, String> {
     let mut cursor = engine.cursor(KeyRange::all(), None).map_err(|error| format!("cursor: {error}"))?;
     let mut expected: Vec<(&Vec<u8>, &Vec<u8>)> = content.entries.iter().collect();
     if reverse {
         expected.reverse();
     }
+    let mut before = None;
     for (key, value) in expected {
         let next = if reverse { cursor.prev() } else { cursor.next() };
         match next {
-            Ok(Some((found, bytes))) if found == *key && *bytes == value[..] => {}
+            Ok(Some((found, bytes))) if found == *key && *bytes == value[..] => before = Some(found),
             Ok(Some((found, _))) if found != *key => {
                 return Err(format!(
                     "scan, reverse {reverse}: {} where {} should be",
@@ -326,7 +346,9 @@ fn scan(
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 let again = if reverse { cursor.prev() } else { cursor.next() };
                 return match again {
-                    Err(error) if error.kind() == ErrorKind::Corrupt => Ok(()),
+                    Err(error) if error.kind() == ErrorKind::Corrupt => {
+                        Ok(Some(End { key: key.clone(), before, reverse }))
+                    }
                     other => Err(format!("scan: after {error} comes {other:?}")),
                 };
             }
@@ -334,23 +356,36 @@ fn scan(
         }
     }
     match if reverse { cursor.prev() } else { cursor.next() } {
-        Ok(None) if lost.is_empty() => Ok(()),
+        Ok(None) if lost.is_empty() => Ok(None),
         Ok(None) => Err(format!("scan: passes {} keys that cannot be read", lost.len())),
         Ok(Some((key, _))) => Err(format!("scan: {} at the end", show(&key))),
-        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(()),
+        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
         Err(error) => Err(format!("scan at the end: {error}")),
     }
 }
 
-/// Every key that cannot be read is in the report.
-fn check_report(report: &VerifyReport, lost: &BTreeSet<Vec<u8>>) -> Result<(), String> {
-    for key in lost {
-        let covers = |range: &KeyRange| range.contains(key);
-        if !report.damage.iter().any(|damage| damage.keys.as_ref().is_some_and(covers)) {
-            return Err(format!("verify does not report {}", show(key)));
-        }
+/// Every key that cannot be read is in the report, and so is what ended a scan: `at` the key that it should have come to, or
+/// anywhere ahead of the one before.
+fn check_report(report: &VerifyReport, read: &Read, at: bool) -> Result<(), String> {
+    let is_told = |is_it: &dyn Fn(&KeyRange) -> bool| {
+        report.damage.iter().any(|damage| damage.keys.as_ref().is_some_and(is_it))
+    };
+    if let Some(key) = read.lost.iter().find(|key| !is_told(&|range| range.contains(key))) {
+        return Err(format!("verify does not report {}", show(key)));
     }
-    Ok(())
+    let ends_it = |End { key, before, reverse }: &End| {
+        let is_passed = |range: &KeyRange| {
+            let is_behind = |key: &Vec<u8>| if *reverse { range.is_before(key) } else { range.is_after(key) };
+            before.as_ref().is_some_and(is_behind)
+        };
+        is_told(&|range| if at { range.contains(key) } else { !is_passed(range) })
+    };
+    match read.ends.iter().find(|end| !ends_it(end)) {
+        Some(End { key, reverse, .. }) => {
+            Err(format!("a scan, reverse {reverse}, ends at {}, which is not damaged", show(key)))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Counts of damaged stores.

@@ -40,6 +40,12 @@ pub trait Sizes: Clone + fmt::Debug + Send + Sync + 'static {
     /// Who does its background work.
     fn background(&self) -> Background;
 
+    /// Whether a scan gives all whole keys before damage. One that merges does not know which comes first of what is
+    /// damaged and what it has.
+    fn scans_up_to_damage(&self) -> bool {
+        true
+    }
+
     /// Whether `pool` holds a store.
     fn is_created<P: Pool>(&self, pool: &P) -> bool;
 

@@ -157,6 +157,9 @@ struct Run<'s> {
     known: &'s Known,
     rng: Rng,
     written: u64,
+    /// Puts and batches, and how many of them found no room.
+    asked: u32,
+    refused: u32,
 }
 
 /// Steps of a turn, about: 2, 5 or 10, as `seed` draws.
@@ -168,7 +171,8 @@ pub(super) fn turns(seed: u64) -> u8 {
 pub fn run_on(script: &Script, seed: u64, engine: &dyn Engine, known: &Known) {
     let run_of = |thread: u32| {
         let rng = Rng::with_seed(seed ^ u64::from(thread) << 32);
-        Run { script, thread, engine, known, rng, written: u64::from(thread) << 32 | (seed & 0xffff) << 16 }
+        let written = u64::from(thread) << 32 | (seed & 0xffff) << 16;
+        Run { script, thread, engine, known, rng, written, asked: 0, refused: 0 }
     };
     let mut run = run_of(0);
     if script.threads > 1 {
@@ -179,6 +183,7 @@ pub fn run_on(script: &Script, seed: u64, engine: &dyn Engine, known: &Known) {
             tierdb_base::mutant::carry(move || {
                 together.wait();
                 (0..script.ops).for_each(|_| run.step());
+                run.check_refused();
             })
         };
         std::thread::scope(|scope| (0..script.threads).for_each(|thread| drop(scope.spawn(work(thread)))));
@@ -191,29 +196,46 @@ pub fn run_on(script: &Script, seed: u64, engine: &dyn Engine, known: &Known) {
             }
             tierdb_sim::as_thread(turn, || run.step());
         }
+        run.check_refused();
     }
 }
 
 /// Makes all that was written durable.
 pub fn sync(engine: &dyn Engine, known: &Known) {
     let ticket = known.update(Oracle::sync);
-    settle(known, ticket, engine.sync());
+    settle_certain(known, ticket, engine.sync());
 }
 
 /// Closes `engine`.
 pub fn close(engine: &dyn Engine, known: &Known) {
     let ticket = known.update(Oracle::sync);
-    settle(known, ticket, engine.close());
+    let _answer = settle(known, ticket, engine.close());
 }
 
-fn settle(known: &Known, ticket: Ticket, result: tierdb_base::Result<()>) {
+/// What adds to a store may find it full.
+fn settle(known: &Known, ticket: Ticket, result: tierdb_base::Result<()>) -> Answer {
     match result {
-        Ok(()) => known.update(|oracle| oracle.returned(ticket)),
-        Err(error) if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Invalid) => {
+        Ok(()) => {
+            known.update(|oracle| oracle.returned(ticket));
+            Answer::Done
+        }
+        Err(error) if error.kind() == ErrorKind::NoSpace => {
             known.update(|oracle| oracle.refused(ticket));
+            Answer::Refused
         }
         Err(error) => panic!("no fault was injected, but: {error}"),
     }
+}
+
+/// What does not add to it never does.
+fn settle_certain(known: &Known, ticket: Ticket, result: tierdb_base::Result<()>) {
+    assert!(settle(known, ticket, result) == Answer::Done, "a full store refuses what adds nothing to it");
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Done,
+    Refused,
 }
 
 impl Run<'_> {
@@ -226,8 +248,19 @@ impl Run<'_> {
             }
             let ticket = self.known.update(|oracle| oracle.write(&batch, Durability::Durable));
             let result = self.engine.write(&batch, Durability::Durable);
-            settle(self.known, ticket, result);
+            settle_certain(self.known, ticket, result);
         }
+    }
+
+    fn count(&mut self, answer: Answer) {
+        self.asked += 1;
+        self.refused += u32::from(answer == Answer::Refused);
+    }
+
+    /// A store that refuses much has little to lose.
+    fn check_refused(&self) {
+        let Run { script, refused, asked, .. } = self;
+        assert!(refused * 10 <= asked * 9, "{}: {refused} of {asked} writes found no room", script.name);
     }
 
     fn durability(&mut self) -> Durability {
@@ -283,14 +316,14 @@ impl Run<'_> {
                 }
                 let ticket = self.known.update(|oracle| oracle.write(&batch, durability));
                 let result = self.engine.write(&batch, durability);
-                settle(self.known, ticket, result);
+                self.count(settle(self.known, ticket, result));
             }
             26 if self.script.threads == 1 => {
                 let from = self.rng.usize(..self.script.keys);
                 let range = KeyRange::half_open(key(from), key(from + 3));
                 let ticket = self.known.update(|oracle| oracle.delete_range(&range, durability));
                 let result = self.engine.delete_range(&range, durability).map(|_| ());
-                settle(self.known, ticket, result);
+                settle_certain(self.known, ticket, result);
             }
             26 | 27 => sync(self.engine, self.known),
             28 => {
@@ -318,14 +351,14 @@ impl Run<'_> {
         let (key, value) = (self.key(), self.value());
         let ticket = self.known.update(|oracle| oracle.put(&key, &value, durability));
         let result = self.engine.put(&key, &value, durability);
-        settle(self.known, ticket, result);
+        self.count(settle(self.known, ticket, result));
     }
 
     fn delete(&mut self, durability: Durability) {
         let key = self.key();
         let ticket = self.known.update(|oracle| oracle.delete(&key, durability));
         let result = self.engine.delete(&key, durability);
-        settle(self.known, ticket, result);
+        settle_certain(self.known, ticket, result);
     }
 
     fn allow_full(&self, work: impl Fn(&dyn Engine) -> tierdb_base::Result<()>) {
