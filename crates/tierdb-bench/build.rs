@@ -1,4 +1,4 @@
-//! Records which commit is measured, so that every report can say it.
+//! Records which commit is measured, so that every report can say it, and whether more was changed since.
 
 use std::process::Command;
 
@@ -9,6 +9,13 @@ fn main() {
         .ok()
         .filter(|output| output.status.success())
         .and_then(|output| String::from_utf8(output.stdout).ok());
-    println!("cargo::rustc-env=TIERDB_COMMIT={}", commit.as_deref().unwrap_or("unknown").trim());
-    println!("cargo::rerun-if-changed=../../.git/logs/HEAD");
+    let changed = Command::new("git")
+        .args(["status", "--porcelain", "--untracked-files=no"])
+        .output()
+        .is_ok_and(|output| !output.stdout.is_empty());
+    let mark = if changed { "+" } else { "" };
+    println!("cargo::rustc-env=TIERDB_COMMIT={}{mark}", commit.as_deref().unwrap_or("unknown").trim());
+    for path in ["../../.git/logs/HEAD", "..", "../../peers/src"] {
+        println!("cargo::rerun-if-changed={path}");
+    }
 }

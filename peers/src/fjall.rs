@@ -25,7 +25,7 @@ impl System for Fjall {
         // One that is written to, and four that wait to be flushed, after which writers wait.
         let buffers = (setup.memory / 4).max(5 << 18);
         let database =
-            Database::builder(setup.flash_dir.join("fjall")).cache_size(setup.memory - buffers).open()?;
+            Database::builder(setup.flash_dir.join("fjall")).cache_size(setup.memory.saturating_sub(buffers)).open()?;
         let entries = database.keyspace("entries", || {
             KeyspaceCreateOptions::default()
                 .data_block_compression_policy(CompressionPolicy::disabled())

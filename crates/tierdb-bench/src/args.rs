@@ -42,7 +42,7 @@ pub enum Command {
     /// Loads a new store for each case, runs the workloads on it one after another, closes it, opens it again, kills
     /// it while it writes and opens it once more. Prints a table, and with --json everything that was measured.
     #[command(after_help = "Examples:
-  tierdb-bench run --keys 1000000 --workload a,b,c,f,d,e
+  tierdb-bench run --keys 1000000 --workload a,b,c,f,e,d
   tierdb-bench run --system tierdb-byte,tierdb-ssd --threads 1,2,4 --workload put,get
   tierdb-bench run --workload c --distribution zipfian --theta 1.2 --ops 1000000 --repeat 5
   tierdb-bench run --value-size 100..2000 --workload a --json a.json")]
@@ -329,7 +329,7 @@ pub struct Run {
     /// Workloads, in this order after the load (see 'list'); with 'load', the load is as durable as the rest
     ///
     /// Without 'load' among them the load is grouped, and over sooner; its figures are shown all the same.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "a,b,c,f,d,e", value_parser = workload)]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "a,b,c,f,e,d", value_parser = workload)]
     pub workload: Vec<String>,
     /// Keys to load
     #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..))]
@@ -357,7 +357,7 @@ pub struct Run {
     #[arg(long, value_name = "N", conflicts_with = "seconds")]
     pub ops: Option<u64>,
     /// Warm-up before each workload in seconds, not measured
-    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = not_negative)]
     pub warmup: f64,
     /// Open loop: begin N operations a second (at most 10 million), and count latencies from when they were due
     #[arg(long, value_name = "N", value_parser = rate)]
@@ -384,20 +384,32 @@ fn theta(text: &str) -> Result<f64, String> {
 
 fn positive(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if number > 0.0 && number.is_finite() { Ok(number) } else { Err("must be above 0".to_owned()) }
+    if number <= 0.0 || !number.is_finite() {
+        return Err("must be above 0".to_owned());
+    }
+    if number <= MOST { Ok(number) } else { Err(format!("must be at most {MOST}")) }
 }
+
+/// Longer than anybody waits, in seconds, and more than anybody scales by.
+const MOST: f64 = 1e7;
+/// The longest time between two operations of a thread, in seconds, would be as long at this rate.
+const LEAST_RATE: f64 = 1e-6;
 
 /// More operations a second than any store begins: beyond, to count what was due and never begun would take longer than the run.
 const MOST_RATE: f64 = 10e6;
 
 fn rate(text: &str) -> Result<f64, String> {
-    let rate = positive(text)?;
-    if rate <= MOST_RATE { Ok(rate) } else { Err(format!("must be at most {MOST_RATE} operations a second")) }
+    let rate: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (LEAST_RATE..=MOST_RATE).contains(&rate) {
+        Ok(rate)
+    } else {
+        Err(format!("must be {LEAST_RATE} to {MOST_RATE} operations a second"))
+    }
 }
 
 fn not_negative(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if number >= 0.0 && number.is_finite() { Ok(number) } else { Err("must not be below 0".to_owned()) }
+    if number == 0.0 { Ok(number) } else { positive(text).map_err(|why| why.replace("above 0", "0 or more")) }
 }
 
 impl Run {
@@ -449,12 +461,22 @@ mod tests {
     fn a_rate_that_no_store_reaches_is_refused() {
         let asked = |rate: &str| Cli::try_parse_from(["tierdb-bench", "run", "--rate", rate]);
         assert!(asked("1e7").is_ok() && asked("0.5").is_ok());
-        for rate in ["1.1e7", "1e12", "inf", "0"] {
+        for rate in ["1.1e7", "1e12", "inf", "0", "1e-20"] {
             let refused = asked(rate).expect_err(rate).to_string();
             assert!(refused.contains("--rate") && refused.contains("must be"), "{refused}");
         }
-        assert!(
-            asked("1e12").expect_err("too many").to_string().contains("at most 10000000 operations a second")
-        );
+        let too_many = asked("1.1e7").expect_err("too many").to_string();
+        assert!(too_many.contains("to 10000000 operations a second"), "{too_many}");
+    }
+
+    #[test]
+    fn times_longer_than_anybody_waits_are_refused() {
+        for option in ["--seconds", "--warmup", "--idle"] {
+            let asked = |seconds| Cli::try_parse_from(["tierdb-bench", "run", option, seconds]);
+            asked("10").expect(option);
+            for seconds in ["1e300", "inf", "-1", "x"] {
+                asked(seconds).expect_err(seconds);
+            }
+        }
     }
 }

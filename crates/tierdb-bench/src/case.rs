@@ -5,11 +5,12 @@
 
 use crate::failure::Failure;
 use crate::keys::{Distribution, Naming};
-use crate::ledger::{Ledger, MAX_WRITERS, VERSION_BITS};
+use crate::ledger::{Ledger, MAX_WRITERS, MOST_KEYS, VERSION_BITS};
 use crate::measure::{allocated, process_seconds};
 use crate::phase::{self, Bed, Limit, Measured, Phase};
 use crate::reference::Beside;
 use crate::store::{Durability, Setup, Store, System, Systems};
+use crate::table::grouped;
 use crate::values::{self, Sizes, Wrong};
 use crate::workload::{Mix, Op, Scans};
 use serde::{Deserialize, Serialize};
@@ -169,6 +170,9 @@ pub fn check(case: &Case) -> Result<(), Failure> {
     }
     if case.setup.keys == 0 {
         return Err(Failure::Invalid("at least one key is needed".to_owned()));
+    }
+    if case.setup.keys > MOST_KEYS {
+        return Err(Failure::Invalid(format!("at most {} keys can be checked", grouped(MOST_KEYS))));
     }
     Ok(())
 }

@@ -115,6 +115,10 @@ pub fn serve(
     output: &mut dyn Write,
     progress: &case::CaseProgress<'_>,
 ) -> Result<(), Failure> {
+    // Whoever asked is gone: nobody wants the answer, nor a store that is written until it is killed.
+    let kill = rustix::process::Signal::KILL;
+    rustix::process::set_parent_process_death_signal(Some(kill))
+        .map_err(|e| Failure::Child(e.to_string()))?;
     let mut text = String::new();
     input.read_to_string(&mut text).map_err(|e| Failure::io("cannot read", "standard input", e))?;
     let request = serde_json::from_str(&text).map_err(|e| Failure::Invalid(format!("not a case: {e}")))?;

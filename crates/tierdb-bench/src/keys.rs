@@ -206,7 +206,7 @@ impl Chooser {
     }
 }
 
-/// The choice of keys of `mixgraph`, with the parameters that its authors give for the social graph.
+/// The choice of keys of `mixgraph`, with the parameters that its authors give.
 struct Ranges {
     /// The sum of the weights of the ranges up to and with each, in the order of their places.
     weights: Vec<f64>,

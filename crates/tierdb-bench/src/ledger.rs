@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Keys in one segment.
 const SEGMENT: u64 = 1 << 16;
-/// Segments: 2^32 keys.
 const SEGMENTS: usize = 1 << 16;
+/// Keys that there can be.
+pub const MOST_KEYS: u64 = SEGMENT * SEGMENTS as u64;
 /// Bits of a version.
 pub const VERSION_BITS: u32 = 28;
 const DISTANCE_BITS: u32 = 14;

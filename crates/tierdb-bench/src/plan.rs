@@ -339,6 +339,7 @@ pub fn settings(
         data_bytes,
         memory: memory(place),
         fast_bytes: fast_bytes(place),
+        others: Vec::new(),
         places: places.into_iter().map(|(tier, dir)| (tier, file_system(&dir))).collect(),
         emulation: emulation.join(", "),
         group: group_in_words(place),

@@ -4,9 +4,11 @@ use crate::case::Outcome;
 use crate::machine::Machine;
 use crate::phase::Measured;
 use crate::reference::Reference;
+use crate::table::grouped;
 use crate::tally::Latency;
 use crate::workload::Op;
 use serde::{Deserialize, Serialize};
+use tierdb::ByteSize;
 
 /// What was the same for all cases of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -23,6 +25,9 @@ pub struct Settings {
     pub memory: u64,
     /// Bytes that each store may use on the fast tier.
     pub fast_bytes: u64,
+    /// The same of cases that have others, in words.
+    #[serde(default)]
+    pub others: Vec<String>,
     /// The file systems and devices that stores lived on, by tier and system.
     pub places: Vec<(String, String)>,
     /// What was imitated, in words.
@@ -39,6 +44,21 @@ pub struct Settings {
     /// What flash does by itself, where that was asked for.
     #[serde(default)]
     pub reference: Option<Reference>,
+}
+
+impl Settings {
+    /// How much is stored, and what a store may use for it, in words.
+    pub fn sizes(&self) -> String {
+        format!(
+            "{} keys of {} B, values {}: {}; memory {}, fast tier {}",
+            grouped(self.keys),
+            self.key_bytes,
+            self.values,
+            ByteSize(self.data_bytes),
+            ByteSize(self.memory),
+            ByteSize(self.fast_bytes),
+        )
+    }
 }
 
 /// A run.

@@ -39,16 +39,9 @@ pub fn heading(report: &Report) -> Vec<String> {
             machine.system,
             machine.load_average,
         ),
-        format!(
-            "{} keys of {} B, values {}: {}; memory {}, fast tier {}",
-            grouped(settings.keys),
-            settings.key_bytes,
-            settings.values,
-            ByteSize(settings.data_bytes),
-            ByteSize(settings.memory),
-            ByteSize(settings.fast_bytes),
-        ),
+        settings.sizes(),
     ];
+    lines.extend(settings.others.iter().cloned());
     lines.extend(settings.places.iter().map(|(tier, place)| format!("{tier}: {place}")));
     lines.push(format!("emulation: {}", settings.emulation));
     lines.extend((!settings.group.is_empty()).then(|| settings.group.clone()));

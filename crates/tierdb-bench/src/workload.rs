@@ -117,7 +117,7 @@ impl Workload {
             shape: Shape::Mixgraph,
             ..Workload::new(
                 "mixgraph",
-                "Facebook's social graph (FAST '20): 85 % reads, 14 % updates, 1 % scans",
+                "Facebook's mixgraph (FAST '20): 85 % reads, 14 % updates, 1 % scans",
                 &[(Op::Read, 85), (Op::Update, 14), (Op::Scan, 1)],
             )
         },

@@ -104,6 +104,7 @@ pub(crate) fn prepare(systems: &Systems, figure: Figure, scale: &Scale) -> Resul
             ("512 and 1024 B (sizes are for 1024)", format!("closed loop; {} updates", grouped(draft.keys)))
         }
         Figure::Space | Figure::Recovery => ("1024 B", "a load".to_owned()),
+        Figure::Collection => ("1024 B", format!("closed loop; {seconds} s after as long a warm-up")),
         _ => ("1024 B", format!("closed loop; {seconds} s after {} s of warm-up", seconds / 5.0)),
     };
     let view = figure.view();

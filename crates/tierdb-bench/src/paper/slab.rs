@@ -104,6 +104,7 @@ pub(crate) fn prepare(systems: &Systems, figure: Figure, scale: &Scale) -> Resul
             format!("closed loop; {seconds} s after as long a warm-up, four times as long for B, C, D")
         }
         Figure::Latency => format!("closed loop; {seconds} s after a warm-up of four times as long"),
+        Figure::Levels => format!("closed loop; {seconds} s after twice as long a warm-up"),
         Figure::Promotion => format!("closed loop; {INTERVALS} intervals of {seconds} s without warm-up"),
         _ => format!("closed loop; {seconds} s after as long a warm-up"),
     };

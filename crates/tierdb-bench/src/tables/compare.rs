@@ -38,6 +38,8 @@ pub(super) const MIXGRAPH: &str = "Facebook's mixgraph";
 /// The second phase of C where two are run.
 pub(super) const MORE_THREADS: &str = "c, 4 threads";
 
+/// In the order in which they run. D inserts the more the faster a system is: behind all others it makes none of them slower.
+const WORKLOADS: [&str; 6] = ["a", "b", "c", "f", "e", "d"];
 const VALUE: u64 = 1024;
 /// How often puts and gets are measured with and without checksums, in turn.
 const CHECKED_RUNS: usize = 5;
@@ -64,7 +66,7 @@ pub enum Comparison {
     TwoTiers,
     /// valuelog and RocksDB on one SSD, every write synced, 1 to 16 threads
     OneSsdSync,
-    /// valuelog, fjall, redb and LMDB on one SSD, all through the page cache, every write synced
+    /// valuelog, fjall, redb and LMDB on one SSD, every write synced
     EmbeddedSync,
     /// valuelog and all peers on one SSD, writes grouped
     OneSsdGrouped,
@@ -96,6 +98,8 @@ struct Desk<'a> {
     asked: &'a Tables,
     /// Labels, and what is run under each.
     runs: Vec<(&'static str, Run)>,
+    /// Whether each run with sizes of its own says which.
+    says_sizes: bool,
     absent: Vec<String>,
 }
 
@@ -172,6 +176,10 @@ impl Desk<'_> {
                 None => whole = Some(plan),
                 Some(whole) => {
                     whole.cases.extend(plan.cases);
+                    let (sizes, known) = (plan.settings.sizes(), whole.settings.sizes());
+                    if self.says_sizes && sizes != known {
+                        whole.settings.others.push(format!("{label}: {sizes}"));
+                    }
                     let more = plan.settings.systems;
                     let known = |name: &String| whole.settings.systems.iter().any(|(own, _)| own == name);
                     let more: Vec<_> = more.into_iter().filter(|(name, _)| !known(name)).collect();
@@ -258,15 +266,16 @@ impl Comparison {
     /// # Errors
     /// `Invalid` for sizes that cannot hold the keys.
     pub fn draft(self, systems: &Systems, asked: &Tables) -> Result<Draft, Failure> {
-        let mut desk = Desk { systems, asked, runs: Vec::new(), absent: Vec::new() };
+        // Those of the limits are told by what is measured.
+        let says_sizes = self != Comparison::Limits;
+        let mut desk = Desk { systems, asked, runs: Vec::new(), says_sizes, absent: Vec::new() };
         match self {
             Comparison::TwoTiers => {
                 let keys = desk.keys(4_000_000);
                 let place = desk.shares(keys, 20, 20);
                 for (label, distribution) in DISTRIBUTIONS {
                     let both = ["tierdb-byte", "rocksdb-tiers"];
-                    let workloads = ["a", "b", "c", "f", "d", "e"];
-                    desk.add(label, &both, &workloads, keys, place.clone()).distribution = distribution;
+                    desk.add(label, &both, &WORKLOADS, keys, place.clone()).distribution = distribution;
                     desk.add(label, &["rocksdb-fast"], &["a", "b", "c", "d"], keys, place.clone())
                         .distribution = distribution;
                 }
@@ -277,11 +286,10 @@ impl Comparison {
                     vec![1, 4, 16];
             }
             Comparison::EmbeddedSync => {
-                // D and E insert, and on one SSD memory bounds how many keys there can be. D inserts the more the faster a system is: behind
-                // all others it makes none of them slower.
+                // D and E insert, and on one SSD memory bounds how many keys there can be.
                 let keys = desk.keys(100_000);
                 let place = desk.place(Some((Desk::data(keys) / 4).max(INSERTING_MEMORY)), None);
-                let workloads = ["load", "a", "b", "c", "f", "e", "d"];
+                let workloads = [&["load"][..], &WORKLOADS].concat();
                 let embedded = ["tierdb-ssd", "fjall", "redb", "lmdb"];
                 desk.add("", &embedded, &workloads, keys, place).threads = vec![4];
             }
@@ -291,8 +299,8 @@ impl Comparison {
                     (DIRECT, &["tierdb-ssd", "rocksdb", "rocksdb-blob"][..]),
                     (CACHED, &["tierdb-ssd-cached", "fjall", "redb", "lmdb"]),
                 ] {
-                    desk.add(label, systems, &["a", "b", "c", "f", "d", "e"], keys, place.clone())
-                        .durability = vec![Durability::Grouped];
+                    desk.add(label, systems, &WORKLOADS, keys, place.clone()).durability =
+                        vec![Durability::Grouped];
                 }
             }
             Comparison::Production => {
@@ -328,8 +336,7 @@ impl Comparison {
                     &["slab-device", "slab-block", "rocksdb-tiers-block"]
                 };
                 for (label, distribution) in DISTRIBUTIONS {
-                    let workloads = ["a", "b", "c", "f", "d", "e"];
-                    let run = desk.add(label, systems, &workloads, keys, place.clone());
+                    let run = desk.add(label, systems, &WORKLOADS, keys, place.clone());
                     (run.threads, run.distribution) = (vec![PAPER_CLIENTS], distribution);
                     run.place.emulate_flash = Some(SLAB_FLASH.to_owned());
                 }

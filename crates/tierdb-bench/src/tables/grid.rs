@@ -280,7 +280,25 @@ impl Grid {
         })
     }
 
+    fn target(&self, row: Row, column: Column) -> Option<&Target> {
+        self.targets.iter().find(|target| target.row == row && target.heads.contains(&column.head))
+    }
+
     fn cell(&self, report: &Report, row: Row, column: Column, score: &mut Score) -> Option<String> {
+        if let Row::WrittenShare(peer) = row
+            && let (Some(ours), Some(peers)) = (
+                self.figure(report, Row::Written(self.ours), column),
+                self.figure(report, Row::Written(peer), column),
+            )
+            && ours.median > 0.0
+            && peers.median == 0.0
+        {
+            // No share of nothing is small enough.
+            return self.target(row, column).map(|_| {
+                score.count(false);
+                format!("{peer} wrote none (missed)")
+            });
+        }
         let spread = self.figure(report, row, column)?;
         let mut text = match row {
             Row::Hits(_) => format!("{:.0} %", spread.median * 100.0),
@@ -290,9 +308,7 @@ impl Grid {
             }
             _ => micros(spread.median),
         };
-        let mut targets = self.targets.iter();
-        if let Some(target) = targets.find(|target| target.row == row && target.heads.contains(&column.head))
-        {
+        if let Some(target) = self.target(row, column) {
             let (met, verdict) = verdict(spread.median, target.at, row.better());
             score.count(met);
             let _ = write!(text, " ({verdict})");
