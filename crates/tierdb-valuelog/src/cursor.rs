@@ -129,7 +129,10 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         if let Some(last) = self.seen.last().copied().filter(|_| self.seen.len() > 1) {
             // What lies together in long runs would not be rewritten, and what the fast tier has room for need not be: later scans do not
             // read it from flash.
-            if self.runs > 1 + self.looked / LONG_RUN && !self.core.second_level.has_room_for_more() {
+            if self.runs > 1 + self.looked / LONG_RUN
+                && !self.core.second_level.has_room_for_more()
+                && !self.core.cache.is_roomy()
+            {
                 if self.reverse {
                     self.seen.reverse();
                 }
