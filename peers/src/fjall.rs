@@ -24,8 +24,9 @@ impl System for Fjall {
     fn open(&self, setup: &Setup) -> Result<Box<dyn Store>, StoreError> {
         // One that is written to, and four that wait to be flushed, after which writers wait.
         let buffers = (setup.memory / 4).max(5 << 18);
-        let database =
-            Database::builder(setup.flash_dir.join("fjall")).cache_size(setup.memory.saturating_sub(buffers)).open()?;
+        let database = Database::builder(setup.flash_dir.join("fjall"))
+            .cache_size(setup.memory.saturating_sub(buffers))
+            .open()?;
         let entries = database.keyspace("entries", || {
             KeyspaceCreateOptions::default()
                 .data_block_compression_policy(CompressionPolicy::disabled())

@@ -126,12 +126,13 @@ impl System for Rocks {
                 options.set_level_compaction_dynamic_level_bytes(false);
                 options.set_max_bytes_for_level_base(fast / 2);
                 // Nothing but this keeps levels 0 and 1 from taking more than the tier has while compactions are behind: level 0
-                // by its files, each a sixteenth of the tier; level 1 by what its compaction is to write, which is eleven times what it has too
-                // much, since the level below is ten times as large.
+                // by its files, each a sixteenth of the tier; level 1, which is to have half of it, by what its compaction is to write: what
+                // it has too much, as many times as the level below is as large as it has become, and once more. Level 2 is to have five
+                // times the tier, so these are reached where level 1 has three quarters of the tier, and all of it.
                 options.set_level_zero_slowdown_writes_trigger(6);
                 options.set_level_zero_stop_writes_trigger(8);
-                options.set_soft_pending_compaction_bytes_limit(usize::try_from(fast)? / 4 * 11);
-                options.set_hard_pending_compaction_bytes_limit(usize::try_from(fast)? / 2 * 11);
+                options.set_soft_pending_compaction_bytes_limit(usize::try_from(fast)? * 2);
+                options.set_hard_pending_compaction_bytes_limit(usize::try_from(fast)? * 3);
                 let fast = DBPath::new(setup.fast_dir.join("tables"), fast)?;
                 let flash = DBPath::new(setup.flash_dir.join("tables"), u64::MAX >> 1)?;
                 options.set_db_paths(&[fast, flash]);
