@@ -102,7 +102,7 @@ mod tests {
         });
         let counts: Vec<u64> = latencies.stats().iter().map(|(_, stats)| stats.count).collect();
         assert_eq!(counts[..2], [50, 50]);
-        // 16 on average; none once in ten million times.
+        // 16 on average; none once in a hundred million times.
         assert!(counts[2] > 0);
     }
 

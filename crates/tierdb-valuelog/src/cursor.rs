@@ -172,7 +172,12 @@ impl<'c, P: Pool, D: Dir> StoreCursor<'c, P, D> {
         self.ahead.reserve(2 * self.batch);
         self.keys.reserve(2 * self.batch * USUAL_KEY);
         let mut out = false;
-        let scanned = self.core.index.scan(from, self.reverse, self.batch, |key, entry| {
+        let ends_at = |fence: &[u8]| match (&self.range.start, self.reverse) {
+            (Bound::Included(start) | Bound::Excluded(start), true) => start.as_slice() >= fence,
+            (Bound::Unbounded, true) => false,
+            (_, false) => self.range.is_after(fence),
+        };
+        let scanned = self.core.index.scan_within(from, self.reverse, self.batch, ends_at, |key, entry| {
             out = out || if self.reverse { self.range.is_before(key) } else { self.range.is_after(key) };
             if !out {
                 let start = self.keys.len();

@@ -553,6 +553,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let Some((header, bytes)) = read.filter(|(header, _)| header.kind == Kind::Parts) else {
             return true;
         };
+        if !word.is_large() {
+            // So that the parts are given up with it.
+            self.hsit.publish(entry, word.of_record(header.stored_len(), header.kind));
+            self.pool.fence();
+        }
         if let Some(parts) = Parts::decode(header.body(&bytes), self.layout.chunk_bytes) {
             for (device, chunk) in &parts.list {
                 if !self.storage.device(*device).is_some_and(|d| d.claim_part(*chunk)) {

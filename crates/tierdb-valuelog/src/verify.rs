@@ -62,11 +62,12 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// What is wrong with a record, or that it cannot be read, is in the report.
     ///
     /// # Errors
-    /// Where the key's last write cannot be made durable, which says nothing of what is stored.
+    /// `Invalid` once the store is closed; where the key's last write cannot be made durable, which says nothing of what is stored.
     fn verify_key(&self, key: &[u8], entry: u64, report: &mut VerifyReport) -> Result<()> {
         let damage =
             |what: String, place| Damage { what, place: Some(place), keys: Some(KeyRange::one(key)) };
         loop {
+            self.gate.check_open()?;
             let guard = crossbeam_epoch::pin();
             let Some(at) = self.hsit.at(entry) else {
                 let what = format!("the index names HSIT entry {entry}, which is not there");

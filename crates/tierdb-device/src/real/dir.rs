@@ -24,6 +24,8 @@ const LOCK: &str = "LOCK";
 
 /// How a medium's files are read and written, if the file system lets them be.
 const DIRECT_IO: &str = "direct I/O";
+/// What else is said of btrfs.
+const MAY_CACHE: &str = ", btrfs may cache writes";
 
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
@@ -126,7 +128,7 @@ impl RealDir {
             direct_io: false,
             cached_writes: true,
             read_only: *read_only,
-            medium: medium.replacen(DIRECT_IO, "through the page cache", 1),
+            medium: medium.replacen(DIRECT_IO, "through the page cache", 1).replacen(MAY_CACHE, "", 1),
             device: device.clone(),
         })))
     }
@@ -255,10 +257,9 @@ impl Probe {
     }
 
     fn medium(&self, on_memory: bool, cached_writes: bool, options: &RealOptions) -> String {
-        let mut words = String::from(match (self.direct_io, cached_writes) {
-            (true, false) => DIRECT_IO,
-            (true, true) => "direct I/O (btrfs may cache writes)",
-            (false, _) => "buffered (file system refuses direct I/O)",
+        let mut words = String::from(match self.direct_io {
+            true => DIRECT_IO,
+            false => "buffered (file system refuses direct I/O)",
         });
         words.push_str(", ");
         words.push_str(match &self.ring {
@@ -270,6 +271,9 @@ impl Probe {
         }
         if on_memory {
             words.push_str(", on memory (tmpfs): nothing outlives the machine");
+        }
+        if self.direct_io && cached_writes {
+            words.push_str(MAY_CACHE);
         }
         words
     }

@@ -26,6 +26,22 @@ impl<P: Pool> Index<P> {
         from: Bound<&[u8]>,
         reverse: bool,
         wanted: usize,
+        each: impl FnMut(&[u8], EntryId),
+    ) -> Result<()> {
+        self.scan_within(from, reverse, wanted, |_| false, each)
+    }
+
+    /// The same for who wants a range alone: `ends_at` says of a fence whether no key is wanted from there on, at or above it, or if
+    /// `reverse` below it. What is damaged behind that is not come upon.
+    ///
+    /// # Errors
+    /// As [`Index::scan`].
+    pub fn scan_within(
+        &self,
+        from: Bound<&[u8]>,
+        reverse: bool,
+        wanted: usize,
+        ends_at: impl Fn(&[u8]) -> bool,
         mut each: impl FnMut(&[u8], EntryId),
     ) -> Result<()> {
         let mut left = wanted;
@@ -73,15 +89,15 @@ impl<P: Pool> Index<P> {
             let item = |item| each(contents.key(item), item.id);
             if reverse {
                 contents.items.iter().rev().for_each(item);
-                if header.low.bytes.is_empty() {
+                if header.low.bytes.is_empty() || ends_at(&header.low.bytes) {
                     return Ok(());
                 }
                 from = Bound::Excluded(header.low.bytes);
             } else {
                 contents.items.iter().for_each(item);
                 match header.high {
-                    Some(high) => from = Bound::Included(high.bytes),
-                    None => return Ok(()),
+                    Some(high) if !ends_at(&high.bytes) => from = Bound::Included(high.bytes),
+                    _ => return Ok(()),
                 }
             }
         }

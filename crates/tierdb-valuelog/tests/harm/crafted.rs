@@ -244,6 +244,55 @@ fn an_entry_that_two_keys_name_is_that_of_the_key_in_its_record() {
     }
 }
 
+/// Damage of a leaf ends scans that come to it, and no others.
+#[test]
+fn a_scan_does_not_come_upon_damage_behind_its_range() {
+    let store = new_store();
+    let key = |number: usize| format!("{number:02}{}", "x".repeat(200));
+    for number in 0..40 {
+        store.put(&key(number), b"the value");
+    }
+    // So that no leaf that was replaced is taken for one.
+    let store = Store::open(rig(), store.closed()).expect("it opens");
+    let (mut damaged, whole) = (0, store.world.copy());
+    for (_, leaf) in pages(&whole, PAGE_OF_LEAF) {
+        let world = whole.copy();
+        // Its checksum.
+        world.flip_bit("pool", leaf + 48, 1);
+        let Ok(store) = Store::open(rig(), world) else { continue };
+        let lost = |number: &usize| store.engine.get(key(*number).as_bytes()).is_err();
+        let (Some(first), Some(last)) = ((0..40).find(lost), (0..40).rev().find(lost)) else { continue };
+        damaged += 1;
+        for range in [0..first, last + 1..40].into_iter().filter(|range| !range.is_empty()) {
+            // Fences are as short as may be.
+            let [from, to] = [range.start, range.end].map(|number| format!("{number:02}"));
+            let keys = KeyRange::half_open(from, to);
+            let mut cursor = store.engine.cursor(keys, None).expect("open");
+            let mut found = 0;
+            while cursor
+                .next()
+                .unwrap_or_else(|error| panic!("{range:?} of {first} to {last}: {error}"))
+                .is_some()
+            {
+                found += 1;
+            }
+            assert_eq!(found, range.len());
+            cursor.seek_to_last();
+            while cursor
+                .prev()
+                .unwrap_or_else(|error| panic!("{range:?} of {first} to {last}: {error}"))
+                .is_some()
+            {
+                found -= 1;
+            }
+            assert_eq!(found, 0);
+        }
+        let mut cursor = store.engine.cursor(KeyRange::all(), None).expect("open");
+        assert!((0..40).any(|_| cursor.next().is_err()), "{first} to {last} are lost");
+    }
+    assert!(damaged > 2, "{damaged} leaves");
+}
+
 /// The page table takes a leaf for a page of the HSIT.
 pub fn kind_of_a_page() -> Outcome {
     let store = new_store();
@@ -471,8 +520,10 @@ fn a_long_value_keeps_its_parts_whatever_its_word_says_of_its_length() {
         store.put("tall", &tall);
         let world = store.world.copy();
         let entry = pointing_entry(&world);
-        set_word(&world, entry, word(&world, entry) ^ 1 << bit);
+        let whole = word(&world, entry);
+        set_word(&world, entry, whole ^ 1 << bit);
         let store = Store::open(rig(), world).expect("it opens");
+        assert_eq!(word(&store.world, entry), whole, "bit {bit}: its parts are given up with it");
         // So that what is free is written to.
         for round in 0..40 {
             store.put("other", &value(&format!("{round}"), 30_000));

@@ -109,6 +109,7 @@ fn a_read_that_ends_after_the_close_writes_nothing() {
         let engine = rig.open(&world).expect("it opens");
         let stall = FaultKind::Stall(Duration::from_millis(200));
         world.inject(FaultPlan::nth(1, stall).on(Ops::READ).in_dir("flash0"));
+        let mut before = pool();
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| engine.get(b"key"));
             while world.faults().hit == 0 {
@@ -116,8 +117,8 @@ fn a_read_that_ends_after_the_close_writes_nothing() {
             }
             if closes {
                 engine.close().expect("it closes");
+                before = pool();
             }
-            let before = pool();
             let found = reader.join().expect("it ends").expect("whole");
             assert_eq!(found.as_deref(), Some(&value(1, 1)[..]));
             assert_eq!(pool() == before, closes, "closed: {closes}");

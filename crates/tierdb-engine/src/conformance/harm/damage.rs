@@ -1,7 +1,7 @@
 //! A small store with something of everything in it, damaged; and what it may still say.
 //!
 //! A damaged store may refuse to open, or fail to read a key and say so. It may never give another value, an older one or
-//! none, let a write elsewhere cost a key, panic, or take for ever. A scan ends only where there is damage that `verify` knows of.
+//! none, let a write elsewhere cost a key, panic, or take for ever. A scan ends only because of damage ahead that `verify` knows of.
 
 use super::harms::Harm;
 use super::rig::{Rig, Sizes};

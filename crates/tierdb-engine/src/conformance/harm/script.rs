@@ -248,7 +248,7 @@ impl Run<'_> {
             }
             let ticket = self.known.update(|oracle| oracle.write(&batch, Durability::Durable));
             let result = self.engine.write(&batch, Durability::Durable);
-            settle_certain(self.known, ticket, result);
+            assert!(settle(self.known, ticket, result) == Answer::Done, "there is room to begin with");
         }
     }
 
@@ -257,10 +257,12 @@ impl Run<'_> {
         self.refused += u32::from(answer == Answer::Refused);
     }
 
-    /// A store that refuses much has little to lose.
+    /// A store that refuses nearly all has little to lose. Of a few writes all may find it full.
     fn check_refused(&self) {
         let Run { script, refused, asked, .. } = self;
-        assert!(refused * 10 <= asked * 9, "{}: {refused} of {asked} writes found no room", script.name);
+        if *asked >= 16 {
+            assert!(refused * 10 <= asked * 9, "{}: {refused} of {asked} writes found no room", script.name);
+        }
     }
 
     fn durability(&mut self) -> Durability {
