@@ -2,6 +2,16 @@
 
 use std::process::Command;
 
+/// What a measuring program is built from.
+const SOURCES: [&str; 6] = [
+    "../../Cargo.toml",
+    "../../Cargo.lock",
+    "..",
+    "../../peers/Cargo.toml",
+    "../../peers/Cargo.lock",
+    "../../peers/src",
+];
+
 fn main() {
     let commit = Command::new("git")
         .args(["rev-parse", "--short=12", "HEAD"])
@@ -11,12 +21,12 @@ fn main() {
         .and_then(|output| String::from_utf8(output.stdout).ok());
     let changed = Command::new("git")
         .args(["status", "--porcelain", "--untracked-files=no", "--"])
-        .args(["../../Cargo.toml", "../../Cargo.lock", "..", "../../peers"])
+        .args(SOURCES)
         .output()
         .is_ok_and(|output| !output.stdout.is_empty());
     let mark = if changed { "+" } else { "" };
     println!("cargo::rustc-env=TIERDB_COMMIT={}{mark}", commit.as_deref().unwrap_or("unknown").trim());
-    for path in ["../../.git/logs/HEAD", "../../Cargo.toml", "../../Cargo.lock", "..", "../../peers/src"] {
+    for path in ["../../.git/logs/HEAD"].iter().chain(&SOURCES) {
         println!("cargo::rerun-if-changed={path}");
     }
 }

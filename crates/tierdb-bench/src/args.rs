@@ -382,34 +382,31 @@ fn theta(text: &str) -> Result<f64, String> {
     if (theta - 1.0).abs() < 1e-3 { Err("must not be 1: use 0.999 or 1.001".to_owned()) } else { Ok(theta) }
 }
 
-fn positive(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if number <= 0.0 || !number.is_finite() {
-        return Err("must be above 0".to_owned());
-    }
-    if number <= MOST { Ok(number) } else { Err(format!("must be at most {MOST}")) }
-}
-
 /// Longer than anybody waits, in seconds, and more than anybody scales by.
 const MOST: f64 = 1e7;
-/// The longest time between two operations of a thread, in seconds, would be as long at this rate.
+/// Fewer operations a second than anybody waits for.
 const LEAST_RATE: f64 = 1e-6;
-
 /// More operations a second than any store begins: beyond, to count what was due and never begun would take longer than the run.
 const MOST_RATE: f64 = 10e6;
 
-fn rate(text: &str) -> Result<f64, String> {
-    let rate: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if (LEAST_RATE..=MOST_RATE).contains(&rate) {
-        Ok(rate)
-    } else {
-        Err(format!("must be {LEAST_RATE} to {MOST_RATE} operations a second"))
-    }
+fn positive(text: &str) -> Result<f64, String> {
+    number(text, |number| 0.0 < number && number <= MOST, &format!("above 0, and at most {MOST}"))
 }
 
 fn not_negative(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if number == 0.0 { Ok(number) } else { positive(text).map_err(|why| why.replace("above 0", "0 or more")) }
+    number(text, |number| (0.0..=MOST).contains(&number), &format!("0 to {MOST}"))
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let range = LEAST_RATE..=MOST_RATE;
+    let words = format!("{LEAST_RATE} to {MOST_RATE} operations a second");
+    number(text, |number| range.contains(&number), &words)
+}
+
+/// The number that `text` is, if that is one of those `words` tells.
+fn number(text: &str, is_right: impl Fn(f64) -> bool, words: &str) -> Result<f64, String> {
+    let number = text.parse().map_err(|_| "not a number".to_owned())?;
+    if is_right(number) { Ok(number) } else { Err(format!("must be {words}")) }
 }
 
 impl Run {

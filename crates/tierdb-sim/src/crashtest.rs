@@ -389,17 +389,14 @@ where
     fn finish(mut self, done: Result<(), String>) -> Result<CrashRun, Box<CrashFailure>> {
         self.run.elapsed = self.start.elapsed();
         let (seed, replay, path) = (self.options.seed, Replay(self.replay), self.path);
-        let replays_nothing = self.options.replay.is_some() && self.run.images == 0;
-        let done = match done {
-            Ok(()) if replays_nothing => {
-                Err("no crash is the one to replay: the run is another one now".into())
+        let message = match done {
+            Ok(()) if self.options.replay.is_some() && self.run.images == 0 => {
+                "no crash is the one to replay: the run is another one now".into()
             }
-            done => done,
+            Ok(()) => return Ok(self.run),
+            Err(message) => message,
         };
-        match done {
-            Ok(()) => Ok(self.run),
-            Err(message) => Err(Box::new(CrashFailure { seed, replay, path, message })),
-        }
+        Err(Box::new(CrashFailure { seed, replay, path, message }))
     }
 
     /// Whether the replay, if there is one, goes through `event` and `image` at this depth.

@@ -76,8 +76,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// The value of `key` as of now.
     pub fn get(&self, key: &[u8]) -> Result<Option<Value>> {
         loop {
-            // Each time: a store that was closed while flash was read may be another process's by now.
-            self.gate.check_open()?;
             let guard = crossbeam_epoch::pin();
             let Some(entry) = self.index.get(key)? else { return Ok(None) };
             let word = self.hsit.settled(entry)?;
@@ -89,6 +87,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
             {
                 return Ok(found);
             }
+            // A store that was closed while flash was read may be another process's by now.
+            self.gate.check_open()?;
         }
     }
 
@@ -130,7 +130,6 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// either.
     pub fn entry_at(&self, entry: u64, key: &[u8], seqno: u64) -> Result<Option<Value>> {
         loop {
-            self.gate.check_open()?;
             let guard = crossbeam_epoch::pin();
             let word = self.word_at(entry, seqno)?;
             let still = || {
@@ -140,6 +139,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             if let Some(found) = self.fetch(entry, word, key, guard, still)? {
                 return Ok(found);
             }
+            self.gate.check_open()?;
         }
     }
 
@@ -298,11 +298,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
         let source = |of: &Ahead| Source { entry: of.entry, word: of.word.0, filling: of.filling };
         let changing = self.gate.try_change();
-        let mut frames = match changing {
-            Some(_) => self.second_level.get_many(missing.iter().map(source)),
-            None => Vec::new(),
-        }
-        .into_iter();
+        let frames = changing.as_ref().map(|_| self.second_level.get_many(missing.iter().map(source)));
+        let mut frames = frames.into_iter().flatten();
         for ahead in missing {
             if let Some(frame) = frames.next().flatten() {
                 ready[ahead.number] = Ready::Cached(self.found(frame, key(ahead.number)));

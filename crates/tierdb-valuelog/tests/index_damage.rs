@@ -6,7 +6,7 @@
 mod index_kit;
 mod sites;
 
-use index_kit::{HEAD, TABLE, all, create, first_page, odd_key, open};
+use index_kit::{HEAD, TABLE, all, create, first_page, odd_key, open, pages_of, pages_of_kind};
 use sites::sites;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tierdb_base::mutant;
 use tierdb_engine::KeyRange;
 use tierdb_pmem::{MappedPool, Pool};
 use tierdb_valuelog::index::Index;
-use tierdb_valuelog::pages::{KIND_BLOB, KIND_LEAF, PAGE, PageUse, Pages};
+use tierdb_valuelog::pages::{KIND_BLOB, KIND_LEAF, PAGE};
 
 const POOL: u64 = 48 * PAGE;
 
@@ -341,15 +341,8 @@ fn the_page_of_long_keys_is_kept_though_the_table_lost_it() {
             index.get_or_insert(&long(i), || Ok(u64::from(i))).expect("insert");
         }
     }
-    let kinds = || {
-        let first = first_page(POOL);
-        let pages = Pages::open(pool.clone(), TABLE, first, POOL / PAGE - first, index_kit::SEED);
-        pages
-            .kinds()
-            .filter(|(_, of)| matches!(of, PageUse::Used { kind: KIND_BLOB, .. }))
-            .collect::<Vec<_>>()
-    };
-    let [(page, _)] = kinds()[..] else { panic!("one page: {:?}", kinds()) };
+    let named = || pages_of_kind(&pages_of(pool.clone()), KIND_BLOB);
+    let [page] = named()[..] else { panic!("one page: {:?}", named()) };
     pool.store(TABLE + (page - first_page(POOL)) * 8, 0);
     let (index, pages, damage) = open(pool.clone(), 1).expect("open");
     assert_eq!(damage, []);
@@ -357,7 +350,7 @@ fn the_page_of_long_keys_is_kept_though_the_table_lost_it() {
     for i in 1..=3u8 {
         assert_eq!(index.get(&long(i)).expect("whole"), Some(u64::from(i)));
     }
-    assert_eq!(kinds().len(), 1, "the table names it again");
+    assert_eq!(named(), [page], "the table names it again");
 }
 
 #[test]
@@ -365,8 +358,7 @@ fn a_leaf_that_says_its_keys_begin_with_more_than_they_do_takes_no_key() {
     let pool = Arc::new(MappedPool::in_memory(POOL));
     let (index, pages) = create(pool.clone());
     index.get_or_insert(b"key", || Ok(1)).expect("insert");
-    let leaves = || pages.kinds().filter(|(_, of)| matches!(of, PageUse::Used { kind: KIND_LEAF, .. }));
-    let (leaf, _) = leaves().next().expect("the only one");
+    let [leaf] = pages_of_kind(&pages, KIND_LEAF)[..] else { panic!("one leaf") };
     // The prefix, and what is folded of it.
     pool.store(leaf * PAGE, pool.load(leaf * PAGE) ^ 0x10 << 32 ^ 0x10 << 48);
     let error = index.get_or_insert(b"other", || Ok(2)).expect_err("not this key's leaf");

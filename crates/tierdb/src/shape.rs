@@ -117,7 +117,7 @@ pub(crate) fn decide(config: &Config, room: &[u64], memory: u64, least_pool: u64
     Ok(shape)
 }
 
-/// The refusal to create a store whose first tiers have only `room` bytes, and need `least`.
+/// The refusal to create a store whose first tiers have only `room` bytes, and need `least_room`.
 fn too_little_room(config: &Config, room: &[u64], least_room: ByteSize) -> Error {
     let tiers = room.iter().copied().zip(config.tiers());
     let least = tiers.min_by_key(|(room, _)| *room);

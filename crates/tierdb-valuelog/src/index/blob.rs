@@ -102,7 +102,7 @@ impl<P: Pool> Blobs<P> {
     }
 
     /// Stages `bytes` in a slot that was allocated for them, and the kind of its page unless that is
-    /// certain: on open only the page table says that there are blobs. After the drain comes
+    /// certain: where a leaf is lost only the page table says that there are blobs. After the drain comes
     /// [`Blobs::drained`].
     pub fn stage(&self, stage: &mut Stage<'_, P>, blob: BlobRef, bytes: &[u8]) {
         if self.state.lock().used.get(&blob.page).is_some_and(|page| !page.is_named) {

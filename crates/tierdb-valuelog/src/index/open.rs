@@ -68,6 +68,7 @@ impl<P: Pool> Index<P> {
         let live = Mutex::new(0u64);
         let leaves: Vec<_> = walk.pages.iter().copied().filter(|page| *page != LOST).collect();
         let may_be_blob = |of| matches!(of, PageUse::Used { kind: KIND_BLOB, .. } | PageUse::Damaged);
+        // The table may have lost the word of a page of blobs, and a leaf that has some may be unreadable: either has to say so.
         let has_blobs = index.pages.kinds().any(|(_, of)| may_be_blob(of));
         let found = in_parallel(&leaves, threads, |part| {
             let mut damage = Vec::new();

@@ -8,7 +8,7 @@ use tierdb_base::Result;
 use tierdb_engine::Damage;
 use tierdb_pmem::{Pool, Stage};
 use tierdb_valuelog::index::{EntryId, Index};
-use tierdb_valuelog::pages::{PAGE, Pages};
+use tierdb_valuelog::pages::{PAGE, PageNo, PageUse, Pages};
 
 pub const HEAD: u64 = 64;
 pub const TABLE: u64 = PAGE;
@@ -38,10 +38,21 @@ pub fn create<P: Pool>(pool: Arc<P>) -> (Index<P>, Arc<Pages<P>>) {
 /// An index, its pages, and what is damaged in it.
 pub type Opened<P> = (Index<P>, Arc<Pages<P>>, Vec<Damage>);
 
+/// The pages of what [`create`] made, of which none can be had yet.
+pub fn pages_of<P: Pool>(pool: Arc<P>) -> Pages<P> {
+    let (first, all) = (first_page(pool.len()), pool.len() / PAGE);
+    Pages::open(pool, TABLE, first, all - first, SEED)
+}
+
+/// The pages that the table says are of `kind`.
+pub fn pages_of_kind<P: Pool>(pages: &Pages<P>, kind: u8) -> Vec<PageNo> {
+    let is_it = |of: &PageUse| matches!(of, PageUse::Used { kind: own, .. } if *own == kind);
+    pages.kinds().filter(|(_, of)| is_it(of)).map(|(page, _)| page).collect()
+}
+
 /// Opens what [`create`] made.
 pub fn open<P: Pool>(pool: Arc<P>, threads: usize) -> Result<Opened<P>> {
-    let first = first_page(pool.len());
-    let pages = Arc::new(Pages::open(pool.clone(), TABLE, first, pool.len() / PAGE - first, SEED));
+    let pages = Arc::new(pages_of(pool.clone()));
     let (index, damage) = Index::open(pool, pages.clone(), HEAD, threads)?;
     pages.settle();
     Ok((index, pages, damage))
