@@ -1,6 +1,6 @@
 //! A simulated directory of block files: names as seen, names that are durable, and the changes between.
 
-use crate::fault::Ops;
+use crate::fault::{Injected, Ops};
 use crate::file::{Certainty, FileState, SimFile, settle};
 use crate::world::{EventKind, World};
 use std::collections::BTreeMap;
@@ -176,6 +176,21 @@ impl SimDir {
             None => Ok(()),
         }
     }
+
+    /// Makes the change of names that `find` says, or fails. A change that failed may have been made.
+    fn change(
+        &self,
+        (op, name): (&'static str, &str),
+        find: impl FnOnce(&mut DirState) -> std::result::Result<NameChange, io::ErrorKind>,
+    ) -> Result<()> {
+        let fault = self.world.fault(Ops::NAMES, &self.name);
+        let is_made = fault.as_ref().is_none_or(Injected::is_made);
+        let made = if is_made { self.with(|dir| find(dir).map(|change| dir.change(change))) } else { Ok(()) };
+        match fault {
+            Some(fault) => Err(self.error(op, name, fault.error)),
+            None => made.map_err(|kind| self.error(op, name, kind)),
+        }
+    }
 }
 
 impl Dir for SimDir {
@@ -192,26 +207,26 @@ impl Dir for SimDir {
                 "{name:?} is not the name of a file: use one path component"
             )));
         }
-        if mode == OpenMode::CreateNew {
-            self.world.event(EventKind::Create);
-            self.fault(Ops::NAMES, "create", name)?;
-        } else {
-            self.fault(Ops::LOOKUP, "open", name)?;
-        }
-        let found = self.with(|dir| match (dir.names.get(name).copied(), mode) {
-            (Some(id), OpenMode::Existing) => Ok((id, dir.file(id).open.clone())),
-            (None, OpenMode::CreateNew) => {
-                let (id, file) = (dir.next, FileState::default());
-                let open = file.open.clone();
-                dir.next += 1;
-                dir.files.insert(id, file);
-                dir.change(NameChange::Create { name: name.into(), id });
-                Ok((id, open))
+        match mode {
+            OpenMode::Existing => self.fault(Ops::LOOKUP, "open", name)?,
+            OpenMode::CreateNew => {
+                self.world.event(EventKind::Create);
+                self.change(("create", name), |dir| {
+                    if dir.names.contains_key(name) {
+                        return Err(io::ErrorKind::AlreadyExists);
+                    }
+                    let id = dir.next;
+                    dir.next += 1;
+                    dir.files.insert(id, FileState::default());
+                    Ok(NameChange::Create { name: name.into(), id })
+                })?;
             }
-            (Some(_), OpenMode::CreateNew) => Err(("create", io::ErrorKind::AlreadyExists)),
-            (None, OpenMode::Existing) => Err(("open", io::ErrorKind::NotFound)),
+        }
+        let found = self.with(|dir| {
+            let id = *dir.names.get(name)?;
+            Some((id, dir.file(id).open.clone()))
         });
-        let (id, open) = found.map_err(|(op, kind)| self.error(op, name, kind))?;
+        let (id, open) = found.ok_or_else(|| self.error("open", name, io::ErrorKind::NotFound))?;
         Ok(SimFile::new(self.world.clone(), self.index, self.name.clone(), id, self.path(name), open))
     }
 
@@ -223,29 +238,19 @@ impl Dir for SimDir {
     #[track_caller]
     fn remove(&self, name: &str) -> Result<()> {
         self.world.event(EventKind::Remove);
-        self.fault(Ops::NAMES, "remove", name)?;
-        let removed = self.with(|dir| {
-            let id = dir.names.get(name).copied();
-            if let Some(id) = id {
-                dir.change(NameChange::Remove { name: name.into(), id });
-            }
-            id.is_some()
-        });
-        if removed { Ok(()) } else { Err(self.error("remove", name, io::ErrorKind::NotFound)) }
+        self.change(("remove", name), |dir| {
+            let id = *dir.names.get(name).ok_or(io::ErrorKind::NotFound)?;
+            Ok(NameChange::Remove { name: name.into(), id })
+        })
     }
 
     #[track_caller]
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.world.event(EventKind::Rename);
-        self.fault(Ops::NAMES, "rename", from)?;
-        let renamed = self.with(|dir| {
-            let id = dir.names.get(from).copied();
-            if let Some(id) = id {
-                dir.change(NameChange::Rename { to: to.into(), id });
-            }
-            id.is_some()
-        });
-        if renamed { Ok(()) } else { Err(self.error("rename", from, io::ErrorKind::NotFound)) }
+        self.change(("rename", from), |dir| {
+            let id = *dir.names.get(from).ok_or(io::ErrorKind::NotFound)?;
+            Ok(NameChange::Rename { to: to.into(), id })
+        })
     }
 
     #[track_caller]

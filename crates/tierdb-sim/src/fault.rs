@@ -42,7 +42,8 @@ impl BitOr for Ops {
 /// How an operation fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// EIO. A write leaves any of its sectors changed; a sync leaves it unknown, for good, what is durable.
+    /// EIO. A write leaves any of its sectors changed; a sync leaves it unknown, for good, what is durable; a change of a name or a length
+    /// has been made, or not.
     Eio,
     /// ENOSPC, for whatever takes space. Nothing is changed.
     Enospc,
@@ -143,8 +144,15 @@ pub(crate) struct Faults {
 pub(crate) struct Injected {
     pub error: io::Error,
     pub kind: FaultKind,
-    /// Chooses which sectors a failed write changed.
+    /// Chooses what a failed change has changed.
     pub seed: u64,
+}
+
+impl Injected {
+    /// Whether a change that is made whole or not at all has been made.
+    pub fn is_made(&self) -> bool {
+        self.kind == FaultKind::Eio && self.seed.is_multiple_of(2)
+    }
 }
 
 impl World {
@@ -192,7 +200,8 @@ impl World {
             return None;
         }
         count.hit += 1;
-        let (kind, seed) = (plan.kind, count.seen);
+        // Other than if the same operation is the first of many.
+        let (kind, seed) = (plan.kind, count.seen + u64::from(plan.persistent));
         drop(guard);
         if let FaultKind::Stall(time) = kind {
             std::thread::sleep(time);

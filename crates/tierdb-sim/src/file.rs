@@ -171,6 +171,18 @@ impl FileState {
         settle(self.ops.iter_mut().map(|op| &mut op.certainty), Certainty::Doubtful);
     }
 
+    /// A write that fails may have changed some of its sectors.
+    fn write_failed(&mut self, written: &Written, fault: &Injected) {
+        let mut rng = fastrand::Rng::with_seed(fault.seed);
+        let cut = rng.usize(0..written.pages.len() * SECTORS);
+        let torn = match fault.kind {
+            FaultKind::Short => self.torn(written, |sector| sector < cut),
+            FaultKind::Eio => self.torn(written, |_| rng.bool()),
+            _ => return,
+        };
+        self.change(Change::Write(Arc::new(torn)), Certainty::Pending);
+    }
+
     /// The pages of a write that changed only the sectors that `changed` names.
     fn torn(&self, written: &Written, mut changed: impl FnMut(usize) -> bool) -> Written {
         let mut pages = written.pages.clone();
@@ -253,7 +265,7 @@ impl SimFile {
             page
         });
         let written = Written::new(at as usize / PAGE, pages.collect());
-        let Some(Injected { error, kind, seed }) = self.fault(Ops::WRITE) else {
+        let Some(fault) = self.fault(Ops::WRITE) else {
             let written = Arc::new(written);
             self.with(|file| file.change(Change::Write(written.clone()), Certainty::Pending));
             if durable {
@@ -263,17 +275,8 @@ impl SimFile {
             }
             return Ok(());
         };
-        let mut rng = fastrand::Rng::with_seed(seed);
-        let cut = rng.usize(0..bytes.len() / SECTOR);
-        self.with(|file| {
-            let torn = match kind {
-                FaultKind::Short => file.torn(&written, |sector| sector < cut),
-                FaultKind::Eio => file.torn(&written, |_| rng.bool()),
-                _ => return,
-            };
-            file.change(Change::Write(Arc::new(torn)), Certainty::Pending);
-        });
-        Err(self.error(op, at, error))
+        self.with(|file| file.write_failed(&written, &fault));
+        Err(self.error(op, at, fault.error))
     }
 }
 
@@ -295,31 +298,35 @@ impl BlockFile for SimFile {
             return Err(self.error("resize", len, io::ErrorKind::InvalidInput));
         }
         self.world.event(EventKind::SetLen);
-        if let Some(fault) = self.fault(Ops::RESIZE) {
-            return Err(self.error("resize", len, fault.error));
-        }
+        let fault = self.fault(Ops::RESIZE);
+        let is_made = fault.as_ref().is_none_or(Injected::is_made);
         let fits = self.with_dir(|dir| {
             let own = dir.file(self.id).len;
             let fits = len <= own || dir.free() >= len - own;
-            if fits {
+            if fits && is_made {
                 dir.file(self.id).change(Change::SetLen(len), Certainty::Pending);
             }
             fits
         });
-        if fits { Ok(()) } else { Err(self.error("resize", len, io::ErrorKind::StorageFull)) }
+        match fault {
+            Some(fault) => Err(self.error("resize", len, fault.error)),
+            None if fits => Ok(()),
+            None => Err(self.error("resize", len, io::ErrorKind::StorageFull)),
+        }
     }
 
     /// They read as zeros; a crash may leave any of the sectors as they were until a sync.
     fn discard(&self, at: u64, len: u64) -> Result<()> {
         self.check("discard", at, len)?;
         self.world.event(EventKind::Write);
-        if let Some(fault) = self.fault(Ops::RESIZE) {
-            return Err(self.error("discard", at, fault.error));
-        }
         let zeros = (0..len as usize / PAGE).map(|_| Arc::new([0; PAGE])).collect();
-        let written = Arc::new(Written::new(at as usize / PAGE, zeros));
-        self.with(|file| file.change(Change::Write(written), Certainty::Pending));
-        Ok(())
+        let written = Written::new(at as usize / PAGE, zeros);
+        let Some(fault) = self.fault(Ops::RESIZE) else {
+            self.with(|file| file.change(Change::Write(Arc::new(written)), Certainty::Pending));
+            return Ok(());
+        };
+        self.with(|file| file.write_failed(&written, &fault));
+        Err(self.error("discard", at, fault.error))
     }
 
     fn read(&self, at: u64, buf: &mut AlignedBuf) -> Result<()> {

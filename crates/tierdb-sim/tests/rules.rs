@@ -369,6 +369,31 @@ fn faults_hit_the_operation_they_name() {
 }
 
 #[test]
+fn a_change_of_a_name_or_a_length_that_fails_has_been_made_or_not() {
+    type Change = fn(&SimDir, &SimFile) -> tierdb_base::Result<()>;
+    let changes: [Change; 4] = [
+        |dir, _| dir.open("new", OpenMode::CreateNew).map(drop),
+        |dir, _| dir.remove("f"),
+        |dir, _| dir.rename("f", "g"),
+        |_, file| file.set_len(4096),
+    ];
+    for (i, change) in changes.iter().enumerate() {
+        for (kind, outcomes) in [(FaultKind::Eio, 2), (FaultKind::Enospc, 1)] {
+            let after = |plan: FaultPlan| {
+                let world = World::new();
+                let (dir, file) = with_file(&world);
+                world.inject(plan.on(Ops::NAMES | Ops::RESIZE));
+                change(&dir, &file).expect_err("it fails");
+                world.heal();
+                (dir.list().expect("names"), file.len().expect("length"))
+            };
+            let found = BTreeSet::from([FaultPlan::nth(1, kind), FaultPlan::from_nth(1, kind)].map(after));
+            assert_eq!(found.len(), outcomes, "change {i}: {kind:?} {found:?}");
+        }
+    }
+}
+
+#[test]
 fn space_locks_and_wrong_calls_are_refused() {
     let world = World::new();
     let (dir, file) = with_file(&world);
