@@ -52,6 +52,26 @@ impl KeyRange {
         KeyRange { start: Bound::Included(start.into()), end: Bound::Excluded(end.into()) }
     }
 
+    /// Whether the bounds of `other` lie within its own, so that it has all keys that that has.
+    pub fn covers(&self, other: &KeyRange) -> bool {
+        use Bound::{Excluded, Included, Unbounded};
+        let starts = match (&self.start, &other.start) {
+            (Unbounded, _) => true,
+            (_, Unbounded) => false,
+            (Included(own), Included(start) | Excluded(start)) | (Excluded(own), Excluded(start)) => {
+                own <= start
+            }
+            (Excluded(own), Included(start)) => own < start,
+        };
+        starts
+            && match (&self.end, &other.end) {
+                (Unbounded, _) => true,
+                (_, Unbounded) => false,
+                (Included(own), Included(end) | Excluded(end)) | (Excluded(own), Excluded(end)) => own >= end,
+                (Excluded(own), Included(end)) => own > end,
+            }
+    }
+
     /// The keys that start with `prefix`.
     pub fn prefix(prefix: &[u8]) -> Self {
         let mut end = prefix.to_vec();
@@ -297,6 +317,28 @@ mod tests {
         assert!(!KeyRange::half_open("d", "b").contains(b"c"));
         assert!(KeyRange::one("b").contains(b"b") && !KeyRange::one("b").contains(b"b\0"));
         assert_eq!((KeyRange::one("b").only_key(), range.only_key()), (Some(&b"b"[..]), None));
+    }
+
+    #[test]
+    fn a_range_covers_what_has_no_other_keys() {
+        use Bound::{Excluded, Included, Unbounded};
+        let starts = [Unbounded, Included("b"), Excluded("b"), Included("c")];
+        let ends = [Unbounded, Included("y"), Excluded("y"), Included("x")];
+        let range = |start: usize, end: usize| KeyRange {
+            start: starts[start].map(|key| key.into()),
+            end: ends[end].map(|key| key.into()),
+        };
+        // From the widest on, each bound has all keys that the next one has, and more.
+        for (own_start, own_end) in (0..16).map(|i| (i / 4, i % 4)) {
+            for (start, end) in (0..16).map(|i| (i / 4, i % 4)) {
+                let covers = range(own_start, own_end).covers(&range(start, end));
+                assert_eq!(
+                    covers,
+                    own_start <= start && own_end <= end,
+                    "{own_start}, {own_end}: {start}, {end}"
+                );
+            }
+        }
     }
 
     #[test]

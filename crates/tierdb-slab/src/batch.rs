@@ -108,7 +108,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let verdicts: Vec<Vec<Verdict>> = states.iter().zip(ops).map(of_part).collect();
         let in_flight = self.clock.begin();
         let seqno = in_flight.seqno();
-        let keep = self.clock.has_snapshots();
+        let newest = self.snapshots.newest();
         let mut stage = Stage::new(&*heap.pool);
         states.iter().for_each(|state| state.stage_retired(heap, &mut stage));
         let mut effects: Vec<(usize, &[u8], Effect)> = Vec::new();
@@ -162,13 +162,13 @@ impl<P: Pool, D: Dir> Core<P, D> {
             match effect {
                 Effect::Forget(entry) => {
                     state.remove(key);
-                    state.retire_freed(heap, key, entry, seqno, keep);
+                    state.retire_freed(heap, key, entry, seqno, newest);
                 }
                 Effect::Replace { written, tombstone, before } => {
                     let long = !written.slots.parts.is_empty();
                     state.insert(key, Entry::new(written.slots.at, seqno, tombstone, long));
                     if let Some(entry) = before {
-                        state.retire(heap, key, entry, seqno, keep);
+                        state.retire(heap, key, entry, seqno, newest);
                     }
                 }
             }
@@ -219,7 +219,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let mut states: Vec<_> = router.parts.iter().map(|part| part.write()).collect();
             let in_flight = self.clock.begin();
             let seqno = in_flight.seqno();
-            let keep = self.clock.has_snapshots();
+            let newest = self.snapshots.newest();
             let mut stage = Stage::new(&*heap.pool);
             states.iter().for_each(|state| state.stage_retired(heap, &mut stage));
             let record = NewRecord { kind: Kind::RangeTombstone, seqno, key: &[], value: bytes };
@@ -248,11 +248,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let tombstone = Arc::new(RangeTombstone { seqno, range: range.clone(), slots: written.slots });
             for (state, removed) in states.iter_mut().zip(removed) {
                 if mutant::keep("tombstone") {
-                    state.ranges.push(tombstone.clone());
+                    Arc::make_mut(&mut state.ranges).push(tombstone.clone());
                 }
                 for (key, entry) in removed.into_iter().filter(|_| mutant::keep("tombstone")) {
                     state.remove(&key);
-                    state.retire(heap, &key, entry, seqno, keep);
+                    state.retire(heap, &key, entry, seqno, newest);
                 }
             }
             let lsn = heap.pool.lsn();

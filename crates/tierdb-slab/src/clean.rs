@@ -5,6 +5,7 @@ use crate::levels::{FIRST, Level, Levels};
 use crate::live::LiveTable;
 use crate::partition::{Partition, RangeTombstone, State};
 use crate::plan::{Plan, Victims};
+use crate::snapshots::sees;
 use parking_lot::MutexGuard;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,6 +13,9 @@ use std::sync::atomic::Ordering;
 use tierdb_base::{Result, Seqno, mutant};
 use tierdb_device::Dir;
 use tierdb_pmem::{Pool, Stage};
+
+/// The last ranges that were removed, which may remove what an earlier one did.
+const COVERING: usize = 16;
 
 /// The tables, each with its level and number there, that may hold what `range` removed.
 fn holding_removed<'l, D: Dir>(
@@ -32,6 +36,17 @@ fn touched<D: Dir>(
 ) -> impl Iterator<Item = (Level, usize, &Arc<LiveTable<D>>)> {
     let due = state.ranges.iter().filter(move |range| range.seqno <= oldest);
     due.flat_map(|range| holding_removed(&state.tables, range))
+}
+
+/// Whether one of the last `ranges` removes all that `range` does, for all who may still read: none of the snapshots that are `open` is
+/// older than that one and sees this one. Who removes what is older than a moment, again and again while a snapshot is open, leaves one.
+fn is_covered(range: &RangeTombstone, ranges: &[Arc<RangeTombstone>], open: &[Seqno]) -> bool {
+    let covers = |later: &Arc<RangeTombstone>| {
+        later.seqno > range.seqno
+            && later.range.covers(&range.range)
+            && !(sees(open, range.seqno, later.seqno) && mutant::keep("tombstone"))
+    };
+    ranges.iter().rev().take(COVERING).any(covers)
 }
 
 /// How far a cleaning came.
@@ -126,7 +141,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let is_held = |range: &RangeTombstone| {
             holding_removed(tables, range).next().is_some() && mutant::keep("tombstone")
         };
-        state.ranges.retain(|range| range.seqno > oldest || is_held(range));
+        let (open, ranges) = (self.snapshots.list(), state.ranges.clone());
+        let is_needed = |range: &RangeTombstone| {
+            (range.seqno > oldest || is_held(range)) && !is_covered(range, &ranges, &open)
+        };
+        Arc::make_mut(&mut state.ranges).retain(|range| is_needed(range));
         Ok(if left_out { Cleaned::Readable } else { Cleaned::All })
     }
 

@@ -68,7 +68,7 @@ pub fn divide<D: Dir>(
         table.dirty_keys.store(0, Ordering::Relaxed);
         part_tables[part_of(table.smallest())].push(table);
     }
-    let count = part_tables.len();
+    let (count, ranges) = (part_tables.len(), Arc::new(ranges));
     let parts: Vec<Arc<Partition<D>>> = part_tables
         .into_iter()
         .map(|tables| Arc::new(Partition::new(Levels::new(tables), ranges.clone(), count)))
@@ -122,8 +122,9 @@ impl<P: Pool, D: Dir> Core<P, D> {
             newest.reserve(index.len());
             newest.extend(index.iter().map(|(key, entry)| (Key::from_slice(key), entry)));
             tables.extend(state.tables.tables().cloned());
-            let kept = state.ranges.drain(..).filter(|_| mutant::keep("tombstone"));
-            ranges.extend(kept.map(|range| (range.seqno, range)));
+            let kept = std::mem::take(&mut state.ranges);
+            let kept = kept.iter().filter(|_| mutant::keep("tombstone"));
+            ranges.extend(kept.map(|range| (range.seqno, range.clone())));
             old.extend(std::mem::take(&mut state.old).into_versions());
             state.tables = Arc::new(Levels::new(Vec::new()));
             state.forget_counts();
@@ -184,7 +185,7 @@ mod tests {
                 part.note_unsettled(1, lsn);
                 part.hand_over(&mut all);
             }
-            let next = Partition::new(Levels::<SimDir>::new(Vec::new()), Vec::new(), 1);
+            let next = Partition::new(Levels::<SimDir>::new(Vec::new()), Default::default(), 1);
             next.take_over(&all);
             assert_eq!(next.unsettled(b"key", || 1), Some(200));
         }

@@ -67,7 +67,7 @@ impl<P: Pool, D: Dir> SlabStore<P, D> {
     }
 
     fn take_snapshot(&self) -> Snapshot {
-        let seqno = self.core.snapshots.open(|| self.core.clock.take_snapshot());
+        let seqno = self.core.snapshots.open(|note| self.core.clock.take_snapshot_and(note));
         Snapshot::new(seqno, Arc::new(Pin { core: self.core.clone(), seqno }))
     }
 

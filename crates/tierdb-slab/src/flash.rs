@@ -308,8 +308,13 @@ impl<D: Dir> Flash<D> {
     /// Goes on with the budgets as the pool's header has them. One that cannot be read begins anew.
     pub fn restore_budgets<P: Pool>(&self, pool: &P, seed: u64) {
         for (number, dir) in (0..).zip(self.dirs()) {
-            if let Ok(stored) = unseal(pool, seed, Layout::budget(number)) {
-                dir.budget.restore(stored);
+            let at = Layout::budget(number);
+            if let Ok(stored) = unseal(pool, seed, at)
+                && !dir.budget.restore(stored, tune::now())
+                && let Some(stored) = dir.budget.to_store()
+            {
+                pool.publish(at, seal(seed, at, stored));
+                pool.fence();
             }
         }
     }

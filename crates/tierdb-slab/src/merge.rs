@@ -41,7 +41,7 @@ pub struct Begun<'m, D: Dir> {
     pub victims: Vec<Victim>,
     /// While it goes on, no other one changes them.
     pub levels: Arc<Levels<D>>,
-    pub ranges: Vec<Arc<RangeTombstone>>,
+    pub ranges: Arc<Vec<Arc<RangeTombstone>>>,
     /// The last write.
     pub last: Seqno,
 }
@@ -179,7 +179,7 @@ impl<'m, P: Pool> FastSource<'m, P> {
 /// Leaves out what was removed with a range, where no snapshot sees it.
 struct WithoutRemoved<S> {
     source: S,
-    ranges: Vec<Arc<RangeTombstone>>,
+    ranges: Arc<Vec<Arc<RangeTombstone>>>,
     oldest: Seqno,
 }
 

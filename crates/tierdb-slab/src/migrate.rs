@@ -86,6 +86,12 @@ impl Migrated {
     }
 }
 
+/// Whether it says that `table` is damaged, or was not read.
+fn is_of<D: Dir>(error: &Error, table: &LiveTable<D>) -> bool {
+    let (Error::Corrupt { place, .. } | Error::Io { op: "read", place, .. }) = error else { return false };
+    place.file.ends_with(&tierdb_table::file_name(table.file().number))
+}
+
 impl<P: Pool, D: Dir> Core<P, D> {
     /// Migrates `plan` of `part`, whose `migration` the caller holds.
     ///
@@ -99,6 +105,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
         victims: Victims,
         promote: bool,
     ) -> Result<Migrated> {
+        // What has failed for good stays as it is until the store is opened again.
+        self.gate.latch().check()?;
         let wanted = plan;
         let apart;
         let begun = {
@@ -332,7 +340,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
     ) -> Result<Migrated> {
         let done = self.migrate(part, plan, victims, promote);
         match &done {
-            Err(error @ (Error::Corrupt { .. } | Error::Io { op: "read", .. })) => {
+            // Not what the pool could not read for its log.
+            Err(error) if plan.tables.iter().any(|table| is_of(error, table)) => {
                 if let [table] = &*plan.tables {
                     self.leave_out(table, error, true);
                     return Ok(Migrated::default());
@@ -373,5 +382,50 @@ impl<P: Pool, D: Dir> Core<P, D> {
     fn leave_out_for_now(&self, table: &LiveTable<D>, error: &Error, suspect: bool) {
         table.mark_unreadable(suspect);
         *self.work.unreadable.lock() = Some(error.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rig::{self, Store};
+    use tierdb_base::{Location, TierRole};
+    use tierdb_engine::{Durability, Engine, KeyRange};
+
+    const POOL: u64 = 132 << 10;
+
+    /// A store whose keys are in one table, with a range that is to be removed from it.
+    fn with_removed_range() -> Store {
+        let store = Store::new(POOL, rig::options(POOL));
+        (0..20).for_each(|number| store.put(&[number], 300));
+        store.engine.flush().expect("room");
+        let range = KeyRange::half_open([3], [9]);
+        store.engine.delete_range(&range, Durability::Durable).expect("room");
+        store
+    }
+
+    #[test]
+    fn what_the_pool_could_not_read_is_no_tables_fault() {
+        let store = with_removed_range();
+        let levels = store.part().read().tables.clone();
+        let table = levels.tables().next().expect("it is on flash");
+        let own = format!("flash0/{}", tierdb_table::file_name(table.file().number));
+        let pool = store.core().heap.pool.place(0);
+        for (place, expected) in [(Location::new(own, 4096), true), (pool, false)] {
+            let damage = Error::corrupt(TierRole::Flash, "a block is damaged", place.clone());
+            let unread = Error::io("read", place.file.clone(), 0, std::io::ErrorKind::Other.into());
+            assert_eq!([is_of(&damage, table), is_of(&unread, table)], [expected; 2], "{place}");
+            assert!(!is_of(&Error::io("sync", place.file, 0, std::io::ErrorKind::Other.into()), table));
+        }
+    }
+
+    #[test]
+    fn nothing_is_migrated_after_a_failure_that_lasts() {
+        let store = with_removed_range();
+        let tables = store.part().read().tables.clone();
+        let failed = Error::io("sync", "flash0/other", 0, std::io::ErrorKind::Other.into());
+        let _ = store.core().gate.latch().set(failed);
+        assert!(store.core().clean_ranges(&|| true).is_err());
+        assert!(Arc::ptr_eq(&tables, &store.part().read().tables));
     }
 }

@@ -152,8 +152,8 @@ pub struct State<D: Dir> {
     pub copies: u64,
     /// What is on flash.
     pub tables: Arc<Levels<D>>,
-    /// Ranges that were removed; some version below may be left in `tables`.
-    pub ranges: Vec<Arc<RangeTombstone>>,
+    /// Ranges that were removed; some version below may be left in `tables`. Readers of tables have a share of the list.
+    pub ranges: Arc<Vec<Arc<RangeTombstone>>>,
     /// Partitions that there are, this one among them.
     pub partitions: usize,
 }
@@ -183,7 +183,7 @@ pub struct Partition<D: Dir> {
 
 impl<D: Dir> Partition<D> {
     /// A partition that holds nothing on the fast tier.
-    pub fn new(tables: Levels<D>, ranges: Vec<Arc<RangeTombstone>>, partitions: usize) -> Self {
+    pub fn new(tables: Levels<D>, ranges: Arc<Vec<Arc<RangeTombstone>>>, partitions: usize) -> Self {
         Partition {
             state: RwLock::new(State {
                 index: Index::default(),
@@ -414,10 +414,18 @@ impl<D: Dir> State<D> {
         Some(before)
     }
 
-    /// The version `entry` of `key` was replaced by write `by`, and its word still says *live*. It is kept for
-    /// snapshots if there are any.
-    pub fn retire<P: Pool>(&mut self, heap: &Heap<P>, key: &[u8], entry: Entry, by: Seqno, keep: bool) {
+    /// The version `entry` of `key` was replaced by write `by`, and its word still says *live*. It is kept if the `newest` snapshot that is
+    /// open sees it: if that does not, none does.
+    pub fn retire<P: Pool>(
+        &mut self,
+        heap: &Heap<P>,
+        key: &[u8],
+        entry: Entry,
+        by: Seqno,
+        newest: Option<Seqno>,
+    ) {
         let slots = Self::slots_of(heap, key, entry);
+        let keep = newest.is_some_and(|newest| entry.seqno <= newest);
         if keep {
             self.old.add(key, entry, by, slots.clone());
         }
@@ -426,9 +434,16 @@ impl<D: Dir> State<D> {
     }
 
     /// As [`State::retire`], for a version whose word is free on media already.
-    pub fn retire_freed<P: Pool>(&mut self, heap: &Heap<P>, key: &[u8], entry: Entry, by: Seqno, keep: bool) {
+    pub fn retire_freed<P: Pool>(
+        &mut self,
+        heap: &Heap<P>,
+        key: &[u8],
+        entry: Entry,
+        by: Seqno,
+        newest: Option<Seqno>,
+    ) {
         let slots = Self::slots_of(heap, key, entry);
-        if keep {
+        if newest.is_some_and(|newest| entry.seqno <= newest) {
             self.old.add(key, entry, by, slots);
         } else {
             self.release(heap, slots);

@@ -27,7 +27,7 @@ const POOL: u64 = 1 << 63;
 /// What tables have to be searched for a key, as of one moment.
 pub struct OnFlash<D: Dir> {
     pub tables: Arc<Levels<D>>,
-    pub ranges: Vec<Arc<RangeTombstone>>,
+    pub ranges: Arc<Vec<Arc<RangeTombstone>>>,
 }
 
 impl<D: Dir> OnFlash<D> {

@@ -149,7 +149,7 @@ pub fn create<P: Pool, D: Dir>(mut media: Media<P, D>, options: Options) -> Resu
     let slabs = Slabs::create(media.pool.clone(), media.seed, &layout);
     layout.format(&*media.pool, media.seed)?;
     let heap = Heap::new(media.pool.clone(), media.seed, slabs);
-    let part = Arc::new(Partition::new(Levels::new(Vec::new()), Vec::new(), 1));
+    let part = Arc::new(Partition::new(Levels::new(Vec::new()), Arc::default(), 1));
     let router = Router { bounds: Vec::new(), parts: vec![part] };
     Ok(core_of(media, options, heap, flash, router, 0, Lost::default()))
 }

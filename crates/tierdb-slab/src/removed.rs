@@ -341,6 +341,38 @@ fn a_range_outlives_a_division() {
     check_at(&store, &snapshot, |_| 1);
 }
 
+/// A range that a later one covers is forgotten before what it removed is, unless a snapshot sees it and not the later one.
+fn a_range_that_a_later_one_covers_is_forgotten() {
+    let store = on_flash(options());
+    put(&store, [10], 2);
+    let before = store.engine.snapshot().expect("open");
+    remove(&store, 5..20);
+    let between = store.engine.snapshot().expect("open");
+    let ranges_after = |removed: Range<u8>| {
+        // Where there is nothing, nothing is removed.
+        put(&store, [12], 3);
+        remove(&store, removed);
+        store.core().clean_ranges(&|| true).expect("room");
+        store.part().read().ranges.len()
+    };
+    assert_eq!(ranges_after(5..21), 2, "one snapshot sees the first alone");
+    for _ in 0..50 {
+        assert_eq!(ranges_after(4..30), 2);
+    }
+    assert_eq!(ranges_after(4..29), 3, "it covers less than there is");
+    for (snapshot, changed) in [(&before, 2), (&between, 0)] {
+        let of = |key| if key == 10 { changed } else { 1 };
+        let removed = if changed == 0 { 5..20 } else { 0..0 };
+        check_at(&store, snapshot, |key| if removed.contains(&key) { 0 } else { of(key) });
+    }
+    check(&store, outside(4..30));
+    drop(between);
+    assert_eq!(ranges_after(4..30), 1);
+    check_at(&store, &before, |key| if key == 10 { 2 } else { 1 });
+    drop(before);
+    check(&reopened(store, options()), outside(4..30));
+}
+
 /// A repair that goes by what it finds, without the engine, finds that keys were removed.
 fn a_salvage_knows_what_was_removed() {
     let store = on_flash(options());
@@ -365,7 +397,7 @@ fn a_salvage_knows_what_was_removed() {
 
 #[test]
 fn every_rule_about_tombstones_is_needed() {
-    let tests: [(&str, fn()); 18] = [
+    let tests: [(&str, fn()); 19] = [
         ("a delete", a_delete_hides_what_flash_has),
         ("a second delete", a_second_delete_writes_nothing),
         ("a delete while keys move", a_delete_beside_a_migration_is_kept),
@@ -383,7 +415,8 @@ fn every_rule_about_tombstones_is_needed() {
         ("a range, and a table that is left", a_range_is_kept_for_tables_that_are_left),
         ("a range, and partitions", a_range_is_kept_for_other_partitions),
         ("a range, and a division", a_range_outlives_a_division),
+        ("a range, and a later one", a_range_that_a_later_one_covers_is_forgotten),
         ("a salvage", a_salvage_knows_what_was_removed),
     ];
-    rig::every_rule_is_needed("tombstone", 36, &tests);
+    rig::every_rule_is_needed("tombstone", 37, &tests);
 }

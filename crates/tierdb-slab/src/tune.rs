@@ -279,11 +279,14 @@ impl WearBudget {
         WearBudget { per_day, used_up_to: AtomicU64::new(now), written: AtomicU64::new(0) }
     }
 
-    /// Goes on from what was stored, if anything.
-    pub fn restore(&self, stored: u64) {
+    /// Goes on at `now` from what was stored, if anything. `false` if that is of a clock that was ahead: it is to be stored anew.
+    pub fn restore(&self, stored: u64, now: u64) -> bool {
+        let moment = stored.saturating_mul(NANOS / STORED);
+        let latest = now.saturating_add(DAY);
         if stored > 0 {
-            self.used_up_to.store(stored.saturating_mul(NANOS / STORED), Ordering::Relaxed);
+            self.used_up_to.store(moment.min(latest), Ordering::Relaxed);
         }
+        moment <= latest
     }
 
     /// What is to be stored; `None` if there is no limit.
@@ -301,17 +304,20 @@ impl WearBudget {
         let _ = self.used_up_to.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
     }
 
-    /// A moment no further than a day from `now`: not more than a day's bytes are saved up, or owed. So a clock that was
-    /// wrong costs a day.
+    /// A moment no further than a day from `now`: not more than a day's bytes are saved up, or owed.
     fn near(used_up_to: u64, now: u64) -> u64 {
         used_up_to.clamp(now.saturating_sub(DAY), now.saturating_add(DAY))
     }
 
     /// Bytes that may be written at `now`, with an hour's worth ahead. `None` if there is no limit.
     pub fn left(&self, now: u64) -> Option<i64> {
-        let used_up_to = Self::near(self.used_up_to.load(Ordering::Relaxed), now);
+        let per_day = self.per_day?;
+        // A clock that was ahead costs a day from now, and not one from whenever somebody asks.
+        let latest = now.saturating_add(DAY);
+        let used_up_to = Self::near(self.used_up_to.fetch_min(latest, Ordering::Relaxed), now);
         let time = i128::from(now) + i128::from(HOUR) - i128::from(used_up_to);
-        self.per_day.map(|per_day| (time * i128::from(per_day) / i128::from(DAY)) as i64)
+        let bytes = time * i128::from(per_day) / i128::from(DAY);
+        Some(bytes.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
     }
 
     /// The budget of a day, and bytes that were written since the store was opened; `None` if there is no limit.
@@ -416,7 +422,7 @@ mod tests {
         assert_eq!(budget.left(now + HOUR), Some(500));
         // What was used stays used.
         let again = WearBudget::new(Some(24_000), now + HOUR);
-        again.restore(budget.to_store().expect("a limit"));
+        assert!(again.restore(budget.to_store().expect("a limit"), now));
         assert_eq!(again.left(now + HOUR), Some(500));
         assert_eq!((again.per_day(), budget.per_day()), (Some((24_000, 0)), Some((24_000, 1500))));
         // No more than a day's worth comes together, and no more is owed.
@@ -424,11 +430,29 @@ mod tests {
         again.spend(1_000_000, now);
         assert_eq!(again.left(now - 50 * DAY), Some(-23_000), "a clock that was set back");
         let nothing = WearBudget::new(Some(24_000), now);
-        nothing.restore(0);
+        assert!(nothing.restore(0, now));
         assert_eq!(nothing.left(now), Some(1000), "a store that has none yet");
         let none = WearBudget::new(None, now);
         none.spend(1500, now);
         assert_eq!((none.left(now), none.per_day(), none.to_store()), (None, None, None));
         assert!(!none.is_spent());
+        let most = WearBudget::new(Some(u64::MAX), now);
+        assert_eq!((most.left(now), most.left(now + DAY)), (Some((u64::MAX / 24) as i64), Some(i64::MAX)));
+    }
+
+    /// A migration in a year that is not yet, of which the clock knew better afterwards, in the same process or in the next.
+    #[test]
+    fn a_clock_that_was_ahead_costs_a_day() {
+        let (now, budget) = (20_000 * DAY, WearBudget::new(Some(24_000), 20_000 * DAY));
+        budget.spend(12_000, now + 365 * DAY);
+        let again = WearBudget::new(Some(24_000), now);
+        assert!(!again.restore(budget.to_store().expect("a limit"), now), "it is to be stored anew");
+        let third = WearBudget::new(Some(24_000), now);
+        assert!(third.restore(again.to_store().expect("a limit"), now + HOUR));
+        for budget in [budget, again, third] {
+            assert_eq!(budget.left(now), Some(-23_000));
+            assert_eq!(budget.left(now + DAY / 2), Some(-11_000));
+            assert_eq!(budget.left(now + DAY), Some(1000));
+        }
     }
 }

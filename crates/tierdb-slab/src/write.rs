@@ -182,7 +182,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let in_flight = self.clock.begin();
         let seqno = in_flight.seqno();
         // Asked after the seqno was taken: a snapshot that is not seen here sees this write.
-        let keep = self.clock.has_snapshots();
+        let newest = self.snapshots.newest();
         let mut stage = Stage::new(&*heap.pool);
         state.stage_retired(heap, &mut stage);
         if let Verdict::Forget(entry) = verdict {
@@ -192,7 +192,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
             drained.publish(word_at, heap.slabs.free_word(word_at));
             heap.pool.fence();
             state.remove(key);
-            state.retire_freed(heap, key, entry, seqno, keep);
+            state.retire_freed(heap, key, entry, seqno, newest);
             return Ok(Tried::Done);
         }
         let before = verdict.replaced();
@@ -220,7 +220,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let long = !written.slots.parts.is_empty();
         state.insert(key, Entry::new(written.slots.at, seqno, value.is_none(), long));
         if let Some(entry) = before {
-            state.retire(heap, key, entry, seqno, keep);
+            state.retire(heap, key, entry, seqno, newest);
         }
         Ok(Tried::Done)
     }

@@ -500,12 +500,12 @@ pub(crate) mod tests {
     fn an_image_says_nothing_of_what_was_kept_for_a_snapshot() {
         let core = store(&World::new());
         core.put(b"key", b"value", Durability::Durable).expect("room");
-        assert!(core.image().is_some());
+        assert!(core.image(usize::MAX).is_some());
         let snapshot = core.open_snapshot();
         core.put(b"key", b"newer", Durability::Durable).expect("room");
-        assert!(core.image().is_none());
+        assert!(core.image(usize::MAX).is_none());
         core.close_snapshot(snapshot);
-        assert!(core.image().is_some());
+        assert!(core.image(usize::MAX).is_some());
     }
 
     /// Parts are noted by entry and tag, so two values of a key may have the same name: the snapshot's must not be given up
@@ -593,7 +593,7 @@ pub(crate) mod tests {
             core.purge_deleted();
             assert_eq!(core.deleted.lock().len(), 1, "it is still to be done");
         }
-        assert!(core.image().is_none());
+        assert!(core.image(usize::MAX).is_none());
         core.pool.store(damaged, !core.pool.load(damaged));
         core.purge_deleted();
         assert!(core.deleted.lock().is_empty() && core.index.get(b"key").expect("whole").is_none());

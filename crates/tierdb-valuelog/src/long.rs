@@ -202,6 +202,11 @@ impl<P: Pool, D: Dir> Core<P, D> {
         self.layout.chunk_bytes.saturating_sub(beside) / 8 * part_bytes(self.layout.chunk_bytes)
     }
 
+    /// Most bytes in parts alone whose list, in a record without a key, takes `bytes` at the most.
+    pub fn longest_listed_in(&self, bytes: u64) -> u64 {
+        bytes.saturating_sub((HEADER + LIST_HEADER) as u64) / 8 * part_bytes(self.layout.chunk_bytes)
+    }
+
     /// Chunks that [`Core::write_parts`] takes for `len` bytes with a tail of `longest_tail` at the most.
     pub fn chunks_of(&self, len: usize, longest_tail: usize) -> u64 {
         let in_parts = len.saturating_sub(longest_tail) as u64;

@@ -15,6 +15,7 @@
 
 use crate::engine::Engine;
 use std::fmt;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 use tierdb_base::{Error, MAX_VALUE_BYTES, Result};
@@ -171,6 +172,24 @@ fn open_empty(harness: &mut dyn Harness) -> Checked<Box<dyn Engine>> {
     harness.open().during(|| "open of a new store".into())
 }
 
+/// The numbers that the environment variable asks for: `FIRST..END`, or one.
+fn asked(variable: &str) -> Option<Range<u64>> {
+    let asked = std::env::var(variable).ok()?;
+    let number = |text: &str| {
+        text.parse::<u64>()
+            .unwrap_or_else(|_| panic!("{variable}={asked}: a number, or FIRST..END, is wanted"))
+    };
+    Some(match asked.split_once("..") {
+        Some((first, end)) => number(first)..number(end),
+        None => number(&asked)..number(&asked) + 1,
+    })
+}
+
+/// The seeds of a suite: the `usual` ones, or those that the environment variable `TIERDB_SEEDS` asks for, as `FIRST..END` or as one.
+pub fn seeds(usual: Range<u64>) -> Range<u64> {
+    asked("TIERDB_SEEDS").unwrap_or(usual)
+}
+
 /// Writes a test for each suite, over the [`Harness`] that an expression creates.
 ///
 /// ```
@@ -202,7 +221,7 @@ macro_rules! conformance {
     ($harness:expr) => {
         #[test]
         fn random_operations_agree_with_the_model() {
-            for seed in 0..8 {
+            for seed in $crate::conformance::seeds(0..8) {
                 $crate::conformance::random_ops(&mut $harness, seed, 2000).expect("conforms");
             }
         }
@@ -219,13 +238,16 @@ macro_rules! conformance {
 
         #[test]
         fn snapshots_and_batches_are_atomic() {
-            $crate::conformance::snapshots_and_batches_are_atomic_under_threads(&mut $harness, 0, 300)
-                .expect("conforms");
+            for seed in $crate::conformance::seeds(0..1) {
+                $crate::conformance::snapshots_and_batches_are_atomic_under_threads(&mut $harness, seed, 300)
+                    .expect("conforms");
+            }
         }
 
         #[test]
         fn histories_are_linearizable() {
-            $crate::conformance::linearizable(&mut $harness, 4, 500, 0..4).expect("conforms");
+            let seeds = $crate::conformance::seeds(0..4);
+            $crate::conformance::linearizable(&mut $harness, 4, 500, seeds).expect("conforms");
         }
 
         #[test]

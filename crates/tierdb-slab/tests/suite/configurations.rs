@@ -4,7 +4,7 @@
 use crate::rig::{BUCKETS, SAMPLED, SEED, Sizes, Way};
 use tierdb_engine::Background;
 use tierdb_engine::conformance::harm::{LogPlace, Rig, SimHarness};
-use tierdb_engine::conformance::{Limits, full_store_recovers, random_ops};
+use tierdb_engine::conformance::{Limits, full_store_recovers, random_ops, seeds};
 use tierdb_slab::Metric;
 
 const KIB: u64 = 1 << 10;
@@ -150,7 +150,9 @@ fn check_all(mode: Option<LogPlace>) {
     for row in &ROWS {
         for background in [Background::Inline, Background::Threads] {
             let mut harness = SimHarness::new(Rig::new(sizes(row, background), mode), limits(row));
-            random_ops(&mut harness, 100, 400).unwrap_or_else(|failure| panic!("{}: {failure}", row.0));
+            for seed in seeds(100..101) {
+                random_ops(&mut harness, seed, 400).unwrap_or_else(|failure| panic!("{}: {failure}", row.0));
+            }
             if limits(row).may_fill {
                 full_store_recovers(&mut harness).unwrap_or_else(|failure| panic!("{}: {failure}", row.0));
             }

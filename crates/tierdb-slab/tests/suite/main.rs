@@ -12,6 +12,7 @@ mod levels;
 mod mutants;
 mod parts;
 mod rig;
+mod snapshots;
 mod two_devices;
 
 /// Stores that are opened by the million allocate all the time: with the C library's allocator they take a tenth more.

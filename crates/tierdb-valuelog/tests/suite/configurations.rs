@@ -3,7 +3,7 @@
 
 use crate::rig::Sizes;
 use tierdb_engine::conformance::harm::{LogPlace, Rig, SimHarness};
-use tierdb_engine::conformance::{Limits, full_store_recovers, random_ops};
+use tierdb_engine::conformance::{Limits, full_store_recovers, random_ops, seeds};
 use tierdb_valuelog::Background;
 
 const KIB: u64 = 1 << 10;
@@ -49,7 +49,9 @@ fn check_all(mode: Option<LogPlace>) {
     for row in &ROWS {
         for background in [Background::Inline, Background::Threads] {
             let mut harness = SimHarness::new(Rig::new(sizes(row, background), mode), limits(row));
-            random_ops(&mut harness, 100, 400).unwrap_or_else(|failure| panic!("{}: {failure}", row.0));
+            for seed in seeds(100..101) {
+                random_ops(&mut harness, seed, 400).unwrap_or_else(|failure| panic!("{}: {failure}", row.0));
+            }
             if limits(row).may_fill {
                 full_store_recovers(&mut harness).unwrap_or_else(|failure| panic!("{}: {failure}", row.0));
             }

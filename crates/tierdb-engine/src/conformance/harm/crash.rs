@@ -8,7 +8,7 @@
 use super::rig::{LogPlace, Rig, Sizes};
 use super::script::{self, Known, Script};
 use crate::Engine;
-use crate::conformance::Oracle;
+use crate::conformance::{Oracle, asked};
 use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -307,7 +307,8 @@ fn not_met<S: Sizes>(cases: &[Case<S>], sizes: &[S]) -> Vec<String> {
 /// crashes in recovery. Stores of each of `sizes`, most of them on byte-addressable media, where a crash has the most outcomes.
 /// Of the runs with the most images, a part of these is looked at, of crashes at events that are drawn: on a log a smaller one.
 ///
-/// With a number in the environment variable `TIERDB_CRASH_RUN`, only the run of that number.
+/// With numbers `FIRST..END` in the environment variable `TIERDB_CRASH_RUN`, the runs from the first one on up to the last before the
+/// end, however many images they have; with one number, only that run.
 ///
 /// # Panics
 /// At the first image that is not as it must be, with the number of its run; or if a pack does not meet every combination that
@@ -327,22 +328,27 @@ pub fn crash_scripts<S: Sizes>(sizes: &[S], images: u64, in_recovery: u64) {
         }
         explored
     };
-    if let Ok(number) = std::env::var("TIERDB_CRASH_RUN") {
-        println!("{}", run(number.parse().expect("the number of a run")));
-        return;
-    }
+    let asked = asked("TIERDB_CRASH_RUN");
     let missing = not_met(&deal(0, sizes), sizes);
     assert!(missing.is_empty(), "no run meets {missing:?}");
     let total = Mutex::new(CrashRun::default());
-    let next = AtomicU64::new(0);
-    let enough = || {
-        let total = total.lock().expect("total");
-        next.load(Ordering::Relaxed) >= PACK && total.images >= images && total.in_recovery >= in_recovery
+    let (next, runs) = (AtomicU64::new(asked.as_ref().map_or(0, |asked| asked.start)), AtomicU64::new(0));
+    let is_over = |number: u64| {
+        let enough = || {
+            let total = total.lock().expect("total");
+            number >= PACK && total.images >= images && total.in_recovery >= in_recovery
+        };
+        asked.as_ref().map_or_else(enough, |asked| number >= asked.end)
     };
     let work = || {
-        while !enough() {
-            let done = run(next.fetch_add(1, Ordering::Relaxed));
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if is_over(number) {
+                break;
+            }
+            let done = run(number);
             total.lock().expect("total").add(&done);
+            runs.fetch_add(1, Ordering::Relaxed);
         }
     };
     std::thread::scope(|scope| {
@@ -350,7 +356,7 @@ pub fn crash_scripts<S: Sizes>(sizes: &[S], images: u64, in_recovery: u64) {
         work();
     });
     let (runs, total, on_logs) =
-        (next.into_inner(), total.into_inner().expect("total"), on_logs.into_inner());
+        (runs.into_inner(), total.into_inner().expect("total"), on_logs.into_inner());
     println!("{runs} runs, {total}, {on_logs} images of stores on a log");
 }
 

@@ -61,8 +61,8 @@ impl<D: Dir> Device<D> {
     }
 
     /// What an image says of the chunks that are in use, by number. `None` if one of them is kept because of
-    /// damage: the next open is to look again.
-    pub fn image(&self) -> Option<Vec<u64>> {
+    /// damage: the next open is to look again; or if it is more than `most` words.
+    pub fn image(&self, most: usize) -> Option<Vec<u64>> {
         if !self.cut_off.lock().is_empty() {
             return None;
         }
@@ -74,6 +74,9 @@ impl<D: Dir> Device<D> {
                 words[0] += 1;
                 words.push(u64::from(number));
                 words.extend(chunk.image()?);
+                if words.len() > most {
+                    return None;
+                }
             }
         }
         Some(words)
@@ -141,7 +144,7 @@ mod tests {
         device.note_class(u64::from(far) * CHUNK, word);
         assert!(!device.claim(u64::from(far) * CHUNK, word) && !device.claim_part(far + 1));
         core.storage.release(word, &crossbeam_epoch::pin());
-        assert!(device.image().is_none(), "the next open is to find it, too");
+        assert!(device.image(usize::MAX).is_none(), "the next open is to find it, too");
         assert_eq!(device.chunks.memory_bytes(), before);
         let mut given = Vec::new();
         while let Ok(number) = device.allocate(&*core.pool, State::Part, CHUNK, true) {

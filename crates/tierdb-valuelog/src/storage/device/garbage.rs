@@ -35,11 +35,11 @@ impl<D: Dir> Device<D> {
         self.garbage.load(Ordering::Relaxed)
     }
 
-    /// Whether less than `pct` percent of it is free, or less than four chunks; where the file system is full, only those count that
-    /// have their space.
+    /// Whether less than `pct` percent of what it may have is free, or less than four chunks; where the file system is full, only those
+    /// count that have their space.
     pub fn is_short(&self, pct: u8) -> bool {
         let available = self.counted_on();
-        available * 100 < self.capacity_chunks() * u64::from(pct) || available <= self.reserve() + 1
+        available * 100 < self.chunks_in_reach() * u64::from(pct) || available <= self.reserve() + 1
     }
 
     /// Whether of what is in use a larger share is garbage than `options` allow, and more than any store may have.

@@ -5,12 +5,16 @@ use crate::storage::chunk::State;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use tierdb_base::{Error, Result, TierRole};
 use tierdb_device::{BlockFile, Cause, Dir};
 use tierdb_pmem::Pool;
 
 /// Chunks by which the file grows at least, where the file system has so many.
 const GROWTH: u64 = 64;
+
+/// After so long a file system that refused to grow the file is asked again before chunks are short.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Chunks that nobody uses.
 #[derive(Default)]
@@ -21,8 +25,8 @@ pub(super) struct Space {
     pub(super) discarded: usize,
     /// How many have come back with their space.
     pub(super) returned: u64,
-    /// Whether the file system refused to grow the file the last time.
-    pub(super) refused: bool,
+    /// When the file system refused to grow the file, if it did the last time.
+    pub(super) refused: Option<Instant>,
 }
 
 impl Space {
@@ -94,6 +98,12 @@ impl<D: Dir> Device<D> {
         self.capacity / self.chunk_bytes
     }
 
+    /// Chunks that it may have: where the file system has refused more, those in its file.
+    pub(super) fn chunks_in_reach(&self) -> u64 {
+        let space = self.space();
+        u64::from(self.chunks_in_file()) + self.growable(&space)
+    }
+
     /// Chunks kept back for garbage collection.
     pub(super) fn reserve(&self) -> u64 {
         if self.capacity_chunks() >= 6 { 2 } else { 1 }
@@ -106,7 +116,7 @@ impl<D: Dir> Device<D> {
     }
 
     fn growable(&self, space: &Space) -> u64 {
-        if space.refused {
+        if space.refused.is_some() {
             0
         } else {
             self.capacity_chunks().saturating_sub(u64::from(self.chunks_in_file()))
@@ -199,7 +209,7 @@ impl<D: Dir> Device<D> {
                 step = (step / 2).max(GROWTH);
             } else {
                 // Live with what there is until something is freed.
-                space.refused = true;
+                space.refused = Some(Instant::now());
                 return Ok(());
             }
         }
@@ -224,7 +234,16 @@ impl<D: Dir> Device<D> {
     /// Its failure, other than that it is still full.
     pub fn retry_growth(&self) -> Result<()> {
         let mut space = self.space();
-        if std::mem::take(&mut space.refused) { self.grow(&mut space) } else { Ok(()) }
+        if space.refused.take().is_some() { self.grow(&mut space) } else { Ok(()) }
+    }
+
+    /// The same at `now`, if that was long ago: others may have given room back.
+    ///
+    /// # Errors
+    /// As of [`Device::retry_growth`].
+    pub fn retry_growth_in_time(&self, now: Instant) -> Result<()> {
+        let since = self.space().refused.map(|refused| now.saturating_duration_since(refused));
+        if since.is_some_and(|since| since >= ASK_AGAIN) { self.retry_growth() } else { Ok(()) }
     }
 
     pub(super) fn free_later(this: &Arc<Self>, number: u32, guard: &crossbeam_epoch::Guard) {
@@ -241,7 +260,7 @@ impl<D: Dir> Device<D> {
 
 #[cfg(test)]
 mod tests {
-    use super::GROWTH;
+    use super::{ASK_AGAIN, GROWTH};
     use crate::core::tests::{store, store_of};
     use crate::moving::Reclaim;
     use crate::storage::State;
@@ -293,5 +312,33 @@ mod tests {
             let file = device.usage().file / CHUNK;
             assert!(file >= least && device.available() == 0, "{file} of {least} chunks");
         }
+    }
+
+    /// Chunks are not short because others have filled the file system, and once they have left the file grows as before.
+    #[test]
+    fn a_file_system_that_is_full_does_not_make_chunks_short_for_good() {
+        const CHUNK: u64 = 16 << 10;
+        let world = World::new();
+        let core = store_of(&world, 100 * GROWTH * CHUNK);
+        let device = &core.storage.devices()[0];
+        let all = |allocated: &mut Vec<u32>| {
+            allocated
+                .extend(std::iter::from_fn(|| device.allocate(&*core.pool, State::Part, CHUNK, true).ok()));
+        };
+        world.dir("flash").set_capacity(Some(3 * GROWTH * CHUNK));
+        let mut allocated = Vec::new();
+        all(&mut allocated);
+        assert!(device.is_short(10));
+        for number in allocated.split_off(allocated.len() * 4 / 5) {
+            device.with_chunk(number, |chunk| chunk.state = State::Free);
+            device.space().put(number, false);
+        }
+        assert!(!device.is_short(10) && device.is_short(50), "a fifth of what it can have is free");
+        world.dir("flash").set_capacity(None);
+        let refused = device.space().refused.expect("it was refused");
+        device.retry_growth_in_time(refused + ASK_AGAIN - Duration::from_millis(1)).expect("no faults");
+        assert!(device.space().refused.is_some());
+        device.retry_growth_in_time(refused + ASK_AGAIN).expect("no faults");
+        assert!(!device.is_short(50));
     }
 }
