@@ -100,7 +100,8 @@ impl<P: Pool, D: Dir> Core<P, D> {
                 Within::Cached(value) => return Ok(Some(value)),
                 Within::Unknown(table) => table,
             };
-            let found = table.get(key, seqno, Cause::Foreground).map_err(|error| error.with_key(key))?;
+            let read = || table.get(key, seqno, Cause::Foreground).map_err(|error| error.with_key(key));
+            let found = if live.is_fast() { read() } else { self.pinned.measure(read) }?;
             if let Some(found) = found
                 && ends_search(&found)
             {

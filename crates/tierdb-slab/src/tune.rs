@@ -17,12 +17,16 @@ const OPERATIONS: u64 = 1 << 16;
 const PERIOD: Duration = Duration::from_secs(2);
 const LONG_PERIOD: Duration = Duration::from_secs(10);
 const TABLE_BYTES: u64 = 64 << 20;
-/// What an operation takes, in what it takes without flash; what a read from flash adds, and a byte of tables, which is also read.
+/// What an operation takes without flash. In that unit, what a read from flash adds as long as none was measured, and a byte of
+/// tables, which is also read.
+const OPERATION: Duration = Duration::from_micros(4);
 const FLASH_READ: f64 = 8.0;
 const TABLE_BYTE: f64 = 1.0 / 1024.0;
-/// Flash writes count against throughput: a period in which as many bytes are written to flash as callers write
-/// has its score halved.
-const WEAR_WEIGHT: f64 = 1.0;
+/// Flash writes count against throughput: where as many bytes are written to flash as callers write, the score is two thirds of what it
+/// is where none are.
+const WEAR_WEIGHT: f64 = 0.5;
+/// How much of what a read has taken goes into what is known of reads from flash: one of so many.
+const READS: u64 = 64;
 /// How much of a new score goes into what is known of a setting.
 const NEW: f64 = 0.5;
 /// Two scores in a row that differ from what was known by more than this share, in the same way, are of another workload.
@@ -58,9 +62,10 @@ impl Progress {
 
     /// How good a period was: the throughput that its flash I/O allows, divided for wear. The throughput that was had would tell how
     /// much callers asked for, and what else the machine did.
-    fn score(&self) -> f64 {
+    /// A read from flash takes `flash_read`, in what an operation takes without.
+    fn score(&self, flash_read: f64) -> f64 {
         let (flash_reads, written) = (self.flash_reads as f64, self.table_bytes as f64);
-        let time = 1.0 + (flash_reads * FLASH_READ + written * TABLE_BYTE) / self.operations.max(1) as f64;
+        let time = 1.0 + (flash_reads * flash_read + written * TABLE_BYTE) / self.operations.max(1) as f64;
         let wear = if self.user_bytes > 0 { (written / self.user_bytes as f64).min(10.0) } else { 0.0 };
         1.0 / (time * (1.0 + WEAR_WEIGHT * wear))
     }
@@ -114,6 +119,8 @@ impl Climb {
 pub struct PinnedShare {
     pct: AtomicU8,
     climb: Option<Mutex<Climb>>,
+    /// What a read from flash takes on average, in nanoseconds; 0 as long as none was measured.
+    flash_read: AtomicU64,
 }
 
 impl PinnedShare {
@@ -127,12 +134,42 @@ impl PinnedShare {
             odd: None,
         };
         let climb = fixed.is_none().then(|| Mutex::new(climb));
-        PinnedShare { pct: AtomicU8::new(fixed.unwrap_or(USUALLY_PINNED)), climb }
+        PinnedShare {
+            pct: AtomicU8::new(fixed.unwrap_or(USUALLY_PINNED)),
+            climb,
+            flash_read: AtomicU64::new(0),
+        }
     }
 
     /// In percent.
     pub fn pct(&self) -> u8 {
         self.pct.load(Ordering::Relaxed)
+    }
+
+    /// Does `read`, a read from flash, and remembers how long it took if the share is looked for.
+    pub fn measure<T>(&self, read: impl FnOnce() -> T) -> T {
+        if self.climb.is_none() {
+            return read();
+        }
+        let begun = Instant::now();
+        let done = read();
+        self.took(begun.elapsed());
+        done
+    }
+
+    /// A read from flash took so long. Of several at once some may be missed.
+    fn took(&self, time: Duration) {
+        let (now, known) = (time.as_nanos() as u64, self.flash_read.load(Ordering::Relaxed));
+        let known = if known == 0 { now } else { known - known / READS + now / READS };
+        self.flash_read.store(known, Ordering::Relaxed);
+    }
+
+    /// What a read from flash takes, in what an operation takes without.
+    fn flash_read(&self) -> f64 {
+        match self.flash_read.load(Ordering::Relaxed) {
+            0 => FLASH_READ,
+            nanos => nanos as f64 / OPERATION.as_nanos() as f64,
+        }
     }
 
     /// Goes a step up or down, or stays, if a period is over at `now`.
@@ -145,7 +182,7 @@ impl PinnedShare {
             return;
         }
         let at = SETTINGS.partition_point(|setting| *setting < self.pct());
-        let next = climb.next(at, passed.score());
+        let next = climb.next(at, passed.score(self.flash_read()));
         self.pct.store(SETTINGS[next], Ordering::Relaxed);
         (climb.began, climb.start) = (now, progress);
     }
@@ -405,11 +442,33 @@ mod tests {
     #[test]
     fn writes_to_flash_count_against_a_period() {
         let period = |flash_reads, table_bytes| {
-            Progress { operations: 1000, flash_reads, user_bytes: 100_000, table_bytes }.score()
+            Progress { operations: 1000, flash_reads, user_bytes: 100_000, table_bytes }.score(FLASH_READ)
         };
         assert!(period(100, 0) > period(110, 0) && period(100, 0) > period(100, 10_000));
-        assert!(period(100, 0) > 1.9 * period(100, 100_000), "as much to flash as callers wrote");
-        assert_eq!(Progress { operations: 1000, ..Progress::default() }.score(), 1.0);
+        assert!(period(100, 0) > 1.4 * period(100, 100_000), "as much to flash as callers wrote");
+        assert_eq!(Progress { operations: 1000, ..Progress::default() }.score(FLASH_READ), 1.0);
+    }
+
+    /// Where a read from flash takes long, fewer of them are worth some bytes more.
+    #[test]
+    fn what_a_read_from_flash_takes_decides_what_it_is_worth() {
+        let share = PinnedShare::new(None);
+        let pinned =
+            Progress { operations: 1000, flash_reads: 80, user_bytes: 500_000, table_bytes: 320_000 };
+        let not = Progress { operations: 1000, flash_reads: 95, user_bytes: 500_000, table_bytes: 280_000 };
+        let gain = |share: &PinnedShare| pinned.score(share.flash_read()) / not.score(share.flash_read());
+        assert_eq!(share.flash_read(), FLASH_READ);
+        assert!(gain(&share) < 1.0 + SAME, "{}", gain(&share));
+        (0..1000).for_each(|_| share.took(Duration::from_micros(400)));
+        assert!((90.0..110.0).contains(&share.flash_read()), "{}", share.flash_read());
+        assert!(gain(&share) > 1.0 + SAME, "{}", gain(&share));
+        assert_eq!(share.measure(|| 7), 7);
+        let before = share.flash_read.load(Ordering::Relaxed);
+        share.measure(|| std::thread::sleep(Duration::from_millis(5)));
+        assert!(share.flash_read.load(Ordering::Relaxed) > before);
+        let fixed = PinnedShare::new(Some(7));
+        fixed.measure(|| std::thread::sleep(Duration::from_millis(1)));
+        assert_eq!(fixed.flash_read(), FLASH_READ, "nothing is looked for");
     }
 
     #[test]
