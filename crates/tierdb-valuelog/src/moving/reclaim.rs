@@ -4,6 +4,7 @@ use crate::core::{Core, Moving};
 use crate::ring::Ring;
 use crate::storage::{Appender, Stored};
 use crate::word::Place;
+use std::collections::VecDeque;
 use tierdb_base::Result;
 use tierdb_device::Dir;
 use tierdb_pmem::Pool;
@@ -17,6 +18,15 @@ pub enum Reclaim {
     Room(u64),
     /// Everything that is in the rings now.
     All,
+}
+
+/// What is to be moved out of a ring, as of one moment: what is appended later waits for the next time, however long this one takes.
+struct Goal<'r> {
+    ring: &'r Ring,
+    /// Where the ring ended.
+    head: u64,
+    /// Up to where it is moved.
+    target: u64,
 }
 
 /// Records of a ring that have passed since it was released last, and are not moved.
@@ -41,21 +51,22 @@ impl<P: Pool, D: Dir> Core<P, D> {
         let mut given_up = None;
         self.rings.mark_log();
         let mut all = Ok(());
-        for ring in self.rings.iter() {
-            if self.is_due(ring, how) {
-                let done = loop {
-                    let done = self.reclaim_ring(ring, how, &mut appender);
-                    appender.abandon();
-                    let Err(error) = done else { break Ok(()) };
-                    // Where flash has no room it goes on with what collection gains, or readers let go.
-                    if let Err(error) = self.try_collect(1, &mut given_up, error) {
-                        break Err(error);
-                    }
+        let due = self.rings.iter().filter(|ring| self.is_due(ring, how));
+        let mut goals: VecDeque<_> = due.map(|ring| self.goal(ring, how)).collect();
+        while let Some(goal) = goals.pop_front() {
+            let done = self.reclaim_ring(&goal, how, &mut appender);
+            appender.abandon();
+            let Err(error) = done else { continue };
+            // Where flash has no room it goes on with what collection gains, or readers let go.
+            match self.try_collect(1, &mut given_up, error) {
+                Ok(()) => {
                     // What was waited for came: the next time counts anew.
                     given_up = None;
-                };
+                    // Those whose writers wait, too, come first: these must not wait for as long as this one's go on.
+                    goals.push_back(goal);
+                }
                 // Another ring may have room to give where this one has none.
-                all = all.and(done);
+                Err(error) => all = all.and(Err(error)),
             }
         }
         self.rings.mark_log();
@@ -72,8 +83,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         }
     }
 
-    /// What it has not stored when it fails is still in the ring.
-    fn reclaim_ring(&self, ring: &Ring, how: Reclaim, appender: &mut Appender<D, Moving>) -> Result<()> {
+    fn goal<'r>(&self, ring: &'r Ring, how: Reclaim) -> Goal<'r> {
         let head = ring.head();
         // Whoever appended a record before `head` has published its word after this.
         self.clock.settled();
@@ -83,11 +93,16 @@ impl<P: Pool, D: Dir> Core<P, D> {
             Reclaim::Background => in_background,
             Reclaim::Room(bytes) => in_background.min(self.layout.ring_bytes.saturating_sub(bytes)),
         };
-        let target = head.saturating_sub(kept).max(ring.tail());
+        Goal { ring, head, target: head.saturating_sub(kept) }
+    }
+
+    /// What it has not stored when it fails is still in the ring.
+    fn reclaim_ring(&self, goal: &Goal<'_>, how: Reclaim, appender: &mut Appender<D, Moving>) -> Result<()> {
+        let Goal { ring, head, target } = *goal;
         let mut end = ring.tail();
         let mut unmoved = Unmoved::default();
         let mut bytes = Vec::new();
-        let walked = self.rings.walk(ring, ring.tail(), target, head, |found| {
+        let walked = self.rings.walk(ring, end, target.max(end), head, |found| {
             let place = Place::Ring(found.offset);
             let Some(word) = self.live_word(&found.header, place) else {
                 unmoved.absorbed += 1;

@@ -4,11 +4,12 @@
 
 use crate::figure;
 use crate::rig::Sizes;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 use tierdb_base::{Error, TierRole};
 use tierdb_engine::conformance::harm::Rig;
-use tierdb_engine::{Durability, Engine, KeyRange, WriteBatch};
+use tierdb_engine::{Background, Durability, Engine, KeyRange, WriteBatch};
 use tierdb_sim::{FaultKind, FaultPlan, Ops};
 
 /// What is given up comes back when no reader of the process is left. Some of these tests are readers that stand still, as is one of
@@ -273,4 +274,52 @@ fn a_range_is_removed_where_both_tiers_are_full() {
     assert_eq!(removed.expect("deletes need no room"), full);
     let mut left = engine.cursor(KeyRange::all(), None).expect("a cursor");
     assert!(left.next().expect("whole").is_none());
+}
+
+/// Goal: who waits for room is not passed over for as long as others write. Method: four threads, each with a ring, overwrite keys of which
+/// flash has room for twice as many and which takes its time, so that whatever one of them is given was collected for it.
+#[test]
+fn no_writer_waits_while_others_go_on() {
+    const THREADS: usize = 4;
+    const PUTS: usize = 20_000;
+    let _alone = alone();
+    let sizes = Sizes {
+        pool: 1 << 20,
+        rings: THREADS as u32,
+        ring: 64 << 10,
+        flash: vec![2 << 20],
+        background: Background::Threads,
+        ..Sizes::tiny()
+    };
+    let rig = Rig::new(sizes, None);
+    let world = rig.empty_world();
+    let engine = &*rig.open(&world).expect("a new store");
+    let put = |number: u64| engine.put(&key(number), &[7; 900], Durability::Grouped).expect("room");
+    (0..1000).for_each(put);
+    let stall = FaultKind::Stall(Duration::from_micros(200));
+    world.inject(FaultPlan::from_nth(1, stall).on(Ops::READ | Ops::WRITE));
+    let done = AtomicUsize::new(0);
+    let writer = |thread: u64| {
+        let mut rng = fastrand::Rng::with_seed(thread);
+        let mut own = 0;
+        while done.fetch_add(1, Ordering::Relaxed) < PUTS {
+            put(rng.u64(..1000));
+            own += 1;
+        }
+        own
+    };
+    let own: Vec<usize> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..THREADS as u64)
+            .map(|thread| {
+                scope.spawn({
+                    let writer = &writer;
+                    move || writer(thread)
+                })
+            })
+            .collect();
+        writers.into_iter().map(|writer| writer.join().expect("no panic")).collect()
+    });
+    world.heal();
+    assert!(figure(engine, "collected_chunks") > 500, "garbage is collected all the time");
+    assert!(own.iter().all(|own| *own > PUTS / THREADS / 4), "{own:?} puts");
 }
