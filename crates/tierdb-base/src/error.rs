@@ -73,7 +73,7 @@ pub enum ErrorKind {
     Corrupt,
     /// A tier is full. Reads and deletes go on; delete or add space, and writes resume by themselves.
     NoSpace,
-    /// A write to media failed and its outcome is unknown. Reads go on; reopen to write again.
+    /// A write to media failed and its outcome is unknown. Reads of other keys go on; reopen to write again.
     Poisoned,
     /// The operating system refused an operation; nothing was acknowledged. After a read, retrying may help. A write of an open store
     /// that fails makes it read-only ([`ErrorKind::Poisoned`] from then on): its outcome is known when the store is opened again.

@@ -76,8 +76,8 @@ pub enum Command {
     /// Load entries from a TSV, CSV or JSON lines file
     ///
     /// Creates the store if there is none. What a line without an entry is, is reported with its number.
-    /// What the command reports as loaded is durable: after a crash it is in the store, and the store holds
-    /// the input up to some line, without a hole.
+    /// What its last line, and lines of progress, report as loaded is durable: after a crash it is in the store, and the store
+    /// holds the input up to some line, without a hole. (A bar of progress on a terminal is ahead of that.)
     ///
     /// tsv: KEY, a tab and VALUE, each in the escaped form (see 'tierdb scan --help'), or with --raw as they
     /// are. csv: the key is made of --key-column; the value is --value-column, or the whole row as a JSON
@@ -129,7 +129,7 @@ pub enum Command {
     ///
     /// SRC is only read, and some of its tiers may be missing. DST must not be there yet, or be an empty directory; it gets a file that
     /// lists what was lost, and the keys that may have been overwritten or deleted since. Ends with code 6 if
-    /// there are any.
+    /// there are any, or anything of SRC is damaged. DST has the engine of its configuration, whatever that of SRC is.
     #[command(after_help = "Example:
   tierdb repair ./broken ./saved")]
     Repair(Repair),
@@ -211,7 +211,7 @@ pub struct Put {
     pub store: PathBuf,
     /// The key: 1 to 4,096 bytes (after '--' where it starts with a hyphen)
     pub key: OsString,
-    /// The value; left out, it is read from standard input
+    /// The value; left out, it is read from standard input (after '--' where it starts with a hyphen)
     pub value: Option<OsString>,
     /// Read the value from FILE, byte for byte
     #[arg(long, value_name = "FILE", conflicts_with = "value")]

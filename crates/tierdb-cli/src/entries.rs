@@ -6,6 +6,7 @@ use crate::jsonl;
 use crate::text::{Notation, counted, escape};
 use std::fs::File;
 use std::io::{Read, Write};
+use std::ops::Bound;
 use std::path::Path;
 use tierdb_base::{MAX_VALUE_BYTES, check_key, check_value};
 use tierdb_engine::{Durability, Engine, KeyRange};
@@ -62,9 +63,11 @@ pub fn delete(engine: &dyn Engine, delete: &Delete, out: &mut dyn Write) -> Resu
         return Ok(());
     }
     let range = if delete.all { KeyRange::all() } else { delete.range.range(notation)? };
-    if range == KeyRange::prefix(b"") && !delete.all {
-        // What `--prefix "$UNSET"` comes to in a script.
-        return Err(Failure::invalid("an empty prefix or start is every key: say --all if that is meant"));
+    // What `--prefix "$UNSET"` and `--start "$UNSET"` come to in a script.
+    if !delete.all && matches!(&range.start, Bound::Included(start) if start.is_empty()) {
+        return Err(Failure::invalid(
+            "an empty prefix or start is every key, or every one below the end: say --all, or leave --start out, if that is meant",
+        ));
     }
     let count = engine.delete_range(&range, Durability::Durable)?;
     writeln!(out, "deleted {}", counted(count, "key", "keys"))?;

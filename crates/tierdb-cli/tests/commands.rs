@@ -226,6 +226,9 @@ fn a_range_is_deleted_and_counted() {
     let refused = models.run(&["delete", "s", "--prefix", ""]);
     assert_eq!(refused.exit, Exit::Invalid);
     assert!(refused.err.contains("--all"));
+    let refused = models.run(&["delete", "s", "--start", "", "--end", "d"]);
+    assert_eq!((refused.exit, models.scan("s").as_str()), (Exit::Invalid, "c1\tc1\n"));
+    assert!(refused.err.contains("leave --start out"), "{}", refused.err);
     assert_eq!(models.run(&["delete", "s", "--all"]).ok_text(), "deleted 1 key\n");
 }
 
@@ -431,6 +434,8 @@ fn the_format_is_guessed_from_the_name_and_foreign_options_are_refused() {
     assert_eq!(usage(&[]), Exit::Usage);
     assert_eq!(usage(&["--format", "csv"]), Exit::Usage);
     assert_eq!(usage(&["--format", "tsv", "--key-column", "k"]), Exit::Usage);
+    assert_eq!(usage(&["--format", "tsv", "--key-separator", "|"]), Exit::Usage);
+    assert_eq!(usage(&["--format", "jsonl", "--key-separator", "|"]), Exit::Usage);
     assert_eq!(usage(&["--format", "csv", "--key-column", "k", "--raw"]), Exit::Usage);
     assert_eq!(usage(&["--format", "csv", "--key-column", "k", "--delimiter", "ab"]), Exit::Usage);
 }

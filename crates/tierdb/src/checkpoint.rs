@@ -345,10 +345,11 @@ pub(crate) fn create(from: &dyn Engine, uuid: Uuid, dir: &Path) -> Result<Copied
 ///
 /// Without a fast tier that is byte-addressable the new store's index lives in DRAM. With the valuelog engine it gets room for that of the
 /// checkpoint, whatever is usual on this machine: on one SSD, if `memory` is not set, as far as a quarter of the capacity allows.
+/// The new store has the engine that `config` names, whatever that of the store was which the checkpoint is of.
 ///
 /// # Errors
-/// `Invalid` if the target holds a store, or `memory` is set and too small for the index; `NotAStore` if `checkpoint_dir` is no checkpoint or the target holds
-/// other files; `Corrupt` if the checkpoint is not what it was when it was made: damaged, or opened and written to since.
+/// `Invalid` if the target holds a store, or `memory` is set and too small for the index; `NotFound` if there is nothing in `checkpoint_dir`, or the target's parent
+/// is not there; `NotAStore` if it is no checkpoint or the target holds other files; `Locked`; `NewerFormat`; `NoSpace` and `Io` of the target; `Corrupt` if the checkpoint is not what it was when it was made: damaged, or opened and written to since.
 pub fn restore(checkpoint_dir: impl AsRef<Path>, config: &Config) -> Result<Copied> {
     let dir = checkpoint_dir.as_ref();
     let source = crate::db::directory(dir)?;

@@ -91,10 +91,10 @@ impl Db {
     /// but an eighth of the capacity at most, for the index and the write buffer, and grow as large as the file system.
     ///
     /// # Errors
-    /// `NotAStore` if the directory holds other files; `TierMissing` if it is one tier of a store with more;
-    /// `Locked` if it is open; `NewerFormat`; `NotFound` if a restore, repair or checkpoint into it has not ended; `Unsupported` if it
-    /// cannot be written; `Corrupt` and `AcknowledgedDataMissing` for damage, after which
-    /// [`repair`](crate::repair()) salvages what is left.
+    /// `NotAStore` if the directory holds other files; `TierMissing` if it is a flash tier of a store with more, and `ForeignTier` if it is
+    /// a fast one; `Locked` if it is open; `NewerFormat`; `NotFound` if its parent is not there, or a restore, repair or checkpoint into
+    /// it has not ended; `NoSpace` if there is too little room for a new store; `Unsupported` if it cannot be written, and `Io` if a
+    /// file of it cannot; `Corrupt` and `AcknowledgedDataMissing` for damage, after which [`repair`](crate::repair()) salvages what is left.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_config(&directory(path.as_ref())?)
     }
@@ -144,8 +144,9 @@ impl Db {
     /// The value of `key`, as of now.
     ///
     /// # Errors
-    /// `Invalid` for an empty or too long key; `Corrupt` where its stored bytes are damaged: never another
-    /// value, never `None`.
+    /// `Invalid` for an empty key, `TooLarge` for one that is too long; `Corrupt` where its stored bytes are damaged, never another
+    /// value and never `None`; `Io` if the device did not read them; `Poisoned` if the last write of the key has failed, and nobody knows how it
+    /// ended.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         self.engine().get(key.as_ref())
     }
@@ -177,8 +178,8 @@ impl Db {
     /// Stores `value` under `key`, replacing any older value, with the configured durability.
     ///
     /// # Errors
-    /// `Invalid` for arguments over a limit; `NoSpace` if a tier is full; `Corrupt` where the index is damaged at the key; `Io` for the
-    /// write that fails, and `Poisoned` after it.
+    /// `Invalid` for an empty key, `TooLarge` for what is over a limit; `NoSpace` if a tier is full; `Corrupt` where the index is damaged at
+    /// the key; `Io` for the write that fails, and `Poisoned` after it.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.put_with(key, value, self.inner.durability)
     }
@@ -231,7 +232,8 @@ impl Db {
     }
 
     /// Removes every key of `range` that is there when the call starts, and returns how many there were, with the configured
-    /// durability; [`KeyRange::prefix`] is the range of all keys with a prefix.
+    /// durability; [`KeyRange::prefix`] is the range of all keys with a prefix. A key that is added meanwhile is removed, and not counted, or
+    /// stays.
     ///
     /// With the slab engine the range goes at once: it counts the keys and writes one tombstone for all, which background work cleans
     /// away. The valuelog engine visits and removes each key, so it costs as much as so many deletes in batches: one while they are
@@ -315,8 +317,8 @@ impl Db {
         self.engine().sync()
     }
 
-    /// Writes a copy of the store, as of now, into the new directory `dir`: one self-contained store on one
-    /// SSD whatever the tiers of this one, which [`Db::open`] opens and [`restore`](crate::restore) turns back. Once it was
+    /// Writes a copy of the store, as of now, into the new directory `dir`: one self-contained store of the valuelog engine on one
+    /// SSD whatever tiers and engine this one has, which [`Db::open`] opens and [`restore`](crate::restore) turns back. Once it was
     /// written to, it is an ordinary store, and is restored no more.
     ///
     /// Writes go on meanwhile. The copy is read back in full and checked before it gets its name; a crash

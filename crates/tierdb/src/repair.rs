@@ -32,7 +32,7 @@ pub const REPORT_NAME: &str = "REPAIR-REPORT.txt";
 
 /// Checks the closed store that `config` describes: reads everything and compares all checksums and pointers.
 ///
-/// Nothing is changed, so its media may be ones that cannot be written: where the store was not closed, recovery is done in
+/// Nothing is changed, but that a directory without a `LOCK` file gets one if it can, so its media may be ones that cannot be written: where the store was not closed, recovery is done in
 /// memory only. A store that cannot be opened for damage, or since a medium does not give back what it holds, gives a report that
 /// says so. Needs DRAM for the whole pool where that is byte-addressable.
 ///
@@ -104,7 +104,8 @@ pub struct RepairReport {
 
 /// Saves what can be read of the store that `source` describes into the new store that `target` describes.
 ///
-/// The old store stays as it is, and some of its tiers may be missing. The new one gets a file
+/// The old store stays as it is (but for a `LOCK` file in directories that have none), and some of its tiers may be missing. The new one has
+/// the engine that `target` names, and gets a file
 /// [`REPORT_NAME`] that says what was saved, what is damaged, and which keys are uncertain (see
 /// [`RepairReport::uncertain`]). Needs DRAM for the whole pool where that is byte-addressable, or where records of the slab engine are read
 /// from a block device and the store does not open; where damage concerns ranges of keys, for these keys, and for all pointers or the values

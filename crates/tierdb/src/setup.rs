@@ -544,7 +544,7 @@ fn refuse_foreign(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Creates the directory `path`, durable on return; its parent must be there, so that a store meant for a
+/// Creates the directory `path`, durable on return; its parent must be there, so that a store meant for a directory of a
 /// file system that is not mounted is not created below the mount point.
 fn make(path: &Path) -> Result<RealDir> {
     let parent = parent(path);

@@ -1,8 +1,7 @@
 //! What a store is made of: memory, tiers and a few settings, from TOML or built in code.
 //!
-//! A store on one plain SSD needs nothing of it set but its path. Sizes are
-//! contracts: the store does not use more of a tier, nor of memory, than it was given (but for the index of the slab engine, if flash
-//! is so full that nothing can be moved there, and for 1 MiB for each flash directory that the valuelog engine keeps to read into). A key that is not known is an error that names it, so a misspelt setting cannot be silently ignored.
+//! A store on one plain SSD needs nothing of it set but its path. The store does not use more of a tier than it was given. Of memory caches
+//! give way to what else it counts, as long as there are any; what is not counted, `docs/configuration.md` says. A key that is not known is an error that names it, so a misspelt setting cannot be silently ignored.
 
 mod budget;
 mod machine;
@@ -65,7 +64,7 @@ pub struct Config {
     /// *Fixed when the store is created:* an existing store is opened with its own, and `slab` for one of `valuelog` is refused.
     #[serde(default)]
     pub engine: EngineKind,
-    /// Everything the store holds in DRAM, caches and indexes included. Default 1 GiB, or a quarter of the
+    /// What the store's caches, its index and, where it is in DRAM, its pool take together; a process takes somewhat more. Default 1 GiB, or a quarter of the
     /// memory of the machine, or of this process' control groups, if that is less; at least 16 MiB.
     ///
     /// Where no tier is byte-addressable, up to half of it, *fixed when the store is created*, is set aside (on one SSD an eighth of the

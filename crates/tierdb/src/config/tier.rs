@@ -118,8 +118,8 @@ pub struct FlashTier {
     /// Default none: any. For the slab engine; counted are its tables, on through closing and opening, and an hour's worth may be written ahead.
     ///
     /// When it is spent, nothing is moved to flash until more of it has come in: the fast tier fills up, then writers
-    /// are slowed down the more the less is free, by up to 100 ms for each 16 KiB of a write, but 2 s at the most, and only a writer
-    /// that finds no room at all makes it be exceeded.
+    /// are slowed down the more the less is free, by up to 100 ms for each 16 KiB of a write, but 2 s at the most. Only a writer
+    /// that finds no room at all, an index that takes all of `memory`, and who calls `flush` or `compact`, makes it be exceeded.
     /// *Takes effect on open.*
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_budget: Option<WriteBudget>,
