@@ -203,7 +203,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
             if !self.flash.is_over_loaded() {
                 break;
             }
-            for part in &self.router.read().parts {
+            // From anywhere on: of the first tables all may be gone.
+            let parts = self.router.read().parts.clone();
+            let first = fastrand::usize(..parts.len().max(1));
+            for part in parts[first..].iter().chain(&parts[..first]) {
                 let tables = part.read().tables.clone();
                 for table in tables.tables().take_while(|_| self.flash.is_over_loaded()) {
                     shed += table.shed();

@@ -1,7 +1,8 @@
 //! Dividing the key space among partitions, again when it has grown.
 //!
 //! Which partition has a key is known in DRAM only, so nothing on media changes. All operations wait while it is
-//! done; it is done when the store has twice as many keys as the last time, and is out of balance.
+//! done; it is done when the store has twice as many keys as the last time, and is out of balance; or is far out of it, and as many keys
+//! were written since then as there are: keys that come in order, and leave in order, end up in one partition.
 
 use crate::core::{Core, Router};
 use crate::key::Key;
@@ -18,6 +19,8 @@ use tierdb_pmem::Pool;
 
 /// Fewer keys than this for each partition are not worth dividing.
 const LEAST_KEYS: u64 = 16;
+/// A store is far out of balance where a partition has so many times as many keys as there would be in each.
+const SKEWED: u64 = 8;
 
 /// Smallest and largest keys of stretches that nothing can be cut in: of a table, or of several of different levels that overlap.
 fn stretches<D: Dir>(tables: &[Arc<LiveTable<D>>]) -> Vec<(&[u8], &[u8])> {
@@ -89,17 +92,20 @@ impl<P: Pool, D: Dir> Core<P, D> {
             let router = self.router.read();
             let keys = |part: &Arc<Partition<D>>| {
                 let state = part.read();
-                let flash: u64 = state.tables.tables().map(|table| table.footer().keys).sum();
-                state.index.len() as u64 + flash
+                state.index.len() as u64 + state.tables.keys()
             };
             let keys: Vec<u64> = router.parts.iter().map(keys).collect();
             (keys.len() as u64, keys.iter().copied().max().unwrap_or(0), keys.iter().sum::<u64>())
         };
         let unbalanced = parts < wanted || largest > total / parts * 2;
-        let divided_at = self.work.divided_at.load(Ordering::Relaxed);
-        let due = wanted > 1 && unbalanced && total >= (LEAST_KEYS * wanted).max(2 * divided_at);
-        if due && self.divide_again() {
+        let is_skewed = largest > (total / wanted).saturating_mul(SKEWED);
+        let written = self.counters.puts.get() + self.counters.batch_keys.get();
+        let (divided_at, after) =
+            (self.work.divided_at.load(Ordering::Relaxed), self.work.divided_after.load(Ordering::Relaxed));
+        let is_other = unbalanced && total >= 2 * divided_at || is_skewed && written - after >= total;
+        if wanted > 1 && total >= LEAST_KEYS * wanted && is_other && self.divide_again() {
             self.work.divided_at.store(total, Ordering::Relaxed);
+            self.work.divided_after.store(written, Ordering::Relaxed);
         }
     }
 
@@ -145,6 +151,7 @@ mod tests {
     use crate::levels::Levels;
     use crate::partition::{Partition, Unsettled};
     use crate::rig::{self, Store};
+    use tierdb_engine::{Durability, Engine};
     use tierdb_sim::SimDir;
 
     #[test]
@@ -160,6 +167,31 @@ mod tests {
         }
         core.divide_if_due();
         assert_eq!(core.router.read().parts.len(), 2);
+    }
+
+    /// Keys that come in order, of which the oldest leave: there are as many at any time, and soon all are in the last partition.
+    #[test]
+    fn a_store_whose_keys_have_moved_on_is_divided_again() {
+        const POOL: u64 = 132 << 10;
+        const WINDOW: u16 = 256;
+        const PARTITIONS: u32 = 16;
+        let store = Store::new(POOL, Options { partitions: PARTITIONS, ..rig::options(POOL) });
+        let core = store.core();
+        let sizes = || {
+            let parts = core.router.read().parts.clone();
+            parts.iter().map(|part| part.read().index.len()).collect::<Vec<_>>()
+        };
+        for number in 0..4 * WINDOW {
+            store.put(&number.to_be_bytes(), 10);
+            if let Some(oldest) = number.checked_sub(WINDOW) {
+                store.engine.delete(&oldest.to_be_bytes(), Durability::Durable).expect("room");
+            }
+            core.divide_if_due();
+        }
+        let sizes = sizes();
+        let (largest, all) = (sizes.iter().max().expect("some"), sizes.iter().sum::<usize>());
+        assert_eq!((sizes.len(), all), (PARTITIONS as usize, usize::from(WINDOW)));
+        assert!(*largest < all * 3 / 4, "{sizes:?}");
     }
 
     /// Readers wait for what a writer has not been told of yet, wherever the key has gone, and no longer than it has not.

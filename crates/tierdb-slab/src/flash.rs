@@ -415,6 +415,11 @@ impl<D: Dir> Flash<D> {
         self.open.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Bytes of all indexes and filters that are in memory.
+    pub fn loaded_bytes(&self) -> u64 {
+        self.loaded.load(Ordering::Relaxed)
+    }
+
     /// They are not any more.
     pub fn note_unloaded(&self, bytes: usize) {
         self.loaded.fetch_sub(bytes as u64, Ordering::Relaxed);

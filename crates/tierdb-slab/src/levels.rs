@@ -133,9 +133,14 @@ impl<D: Dir> Levels<D> {
         None
     }
 
-    /// Bytes of DRAM that indexes and filters take.
+    /// Bytes of DRAM for the tables, without those of indexes and filters that are loaded.
     pub fn memory_bytes(&self) -> u64 {
         self.0.iter().map(TableSet::memory_bytes).sum()
+    }
+
+    /// The entries of all tables.
+    pub fn keys(&self) -> u64 {
+        self.0.iter().map(TableSet::keys).sum()
     }
 }
 

@@ -172,11 +172,6 @@ impl<D: Dir> LiveTable<D> {
         self.loaded.read().as_ref().map(|table| table.parts())
     }
 
-    /// Bytes of DRAM that index and filter take now.
-    pub fn loaded_bytes(&self) -> u64 {
-        self.loaded.read().as_ref().map_or(0, |table| table.memory() as u64)
-    }
-
     /// What is known of the keys of its range, where the metric of migration needs it. Of the first level only.
     pub fn bucket(&self) -> Option<&Bucket> {
         self.bucket.as_deref()

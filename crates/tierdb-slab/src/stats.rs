@@ -15,7 +15,7 @@ const KEPT_BYTES: u64 = 370;
 impl<P: Pool, D: Dir> Core<P, D> {
     /// Bytes of DRAM by part.
     pub fn memory_parts(&self) -> Vec<(&'static str, u64)> {
-        let (mut index, mut tables, mut kept) = (0, 0, 0);
+        let (mut index, mut tables, mut kept) = (0, self.flash.loaded_bytes(), 0);
         for part in &self.router.read().parts {
             let state = part.read();
             index += state.index.memory_bytes();

@@ -9,26 +9,40 @@ use tierdb_device::{Cause, Dir};
 use tierdb_engine::KeyRange;
 use tierdb_table::{Direction, EntryRef, ReadAhead, Source, TableIter};
 
+/// Bytes of DRAM for a table, without its keys, its bucket, index and filter.
+const TABLE_BYTES: u64 = 768;
+
 /// The live tables of a level, by key.
-pub struct TableSet<D: Dir>(Vec<Arc<LiveTable<D>>>);
+pub struct TableSet<D: Dir> {
+    tables: Vec<Arc<LiveTable<D>>>,
+    /// Sums, so that who asks need not look at each table: there may be many thousands.
+    memory: u64,
+    keys: u64,
+}
 
 impl<D: Dir> TableSet<D> {
     /// Of these tables, whose key ranges are disjoint.
     pub fn new(mut tables: Vec<Arc<LiveTable<D>>>) -> Self {
         tables.sort_by(|a, b| a.smallest().cmp(b.smallest()));
         assert!(tables.windows(2).all(|pair| pair[0].largest() < pair[1].smallest()), "they are disjoint");
-        TableSet(tables)
+        let memory_of = |table: &Arc<LiveTable<D>>| {
+            let keys = (table.smallest().len() + table.largest().len()) as u64;
+            keys + table.bucket().map_or(0, Bucket::memory_bytes) + TABLE_BYTES
+        };
+        let memory = tables.iter().map(memory_of).sum();
+        let keys = tables.iter().map(|table| table.footer().keys).sum();
+        TableSet { tables, memory, keys }
     }
 
     /// The tables, in the order of their keys.
     pub fn tables(&self) -> &[Arc<LiveTable<D>>] {
-        &self.0
+        &self.tables
     }
 
     /// The table whose key range holds `key`.
     pub fn find(&self, key: &[u8]) -> Option<&Arc<LiveTable<D>>> {
-        let after = self.0.partition_point(|table| table.smallest() <= key);
-        self.0[..after].last().filter(|table| key <= table.largest())
+        let after = self.tables.partition_point(|table| table.smallest() <= key);
+        self.tables[..after].last().filter(|table| key <= table.largest())
     }
 
     /// Whether a table may hold a version of `key`. Reads the index of one table at the most.
@@ -38,13 +52,13 @@ impl<D: Dir> TableSet<D> {
 
     /// Bytes of their files.
     pub fn file_bytes(&self) -> u64 {
-        self.0.iter().map(|table| table.file_len()).sum()
+        self.tables.iter().map(|table| table.file_len()).sum()
     }
 
     /// The keys for which table `number` is merged: from its smallest up to the smallest of the next; the first one's
     /// range begins, and the last one's ends, with the partition's.
     pub fn range_of(&self, number: usize) -> KeyRange {
-        let bound = |number: usize| self.0.get(number).map(|table| table.smallest().to_vec());
+        let bound = |number: usize| self.tables.get(number).map(|table| table.smallest().to_vec());
         let start = if number == 0 { None } else { bound(number) };
         KeyRange {
             start: start.map_or(Bound::Unbounded, Bound::Included),
@@ -54,31 +68,31 @@ impl<D: Dir> TableSet<D> {
 
     /// The number of the table in whose range `key` is ([`TableSet::range_of`]). There is a table.
     pub fn number_of(&self, key: &[u8]) -> usize {
-        self.0.partition_point(|table| table.smallest() <= key).saturating_sub(1)
+        self.tables.partition_point(|table| table.smallest() <= key).saturating_sub(1)
     }
 
     /// The table in whose range `key` is, if there is any.
     pub fn range_holder(&self, key: &[u8]) -> Option<&Arc<LiveTable<D>>> {
-        self.0.get(self.number_of(key))
+        self.tables.get(self.number_of(key))
     }
 
     /// The number of `table`, if it is one of them.
     pub fn position(&self, table: &Arc<LiveTable<D>>) -> Option<usize> {
         let number = self.number_of(table.smallest());
-        self.0.get(number).filter(|there| Arc::ptr_eq(there, table)).map(|_| number)
+        self.tables.get(number).filter(|there| Arc::ptr_eq(there, table)).map(|_| number)
     }
 
     /// The bucket in whose range `key` is, if there are any.
     pub fn bucket_of(&self, key: &[u8]) -> Option<&Bucket> {
-        self.0.first()?.bucket()?;
+        self.tables.first()?.bucket()?;
         self.range_holder(key)?.bucket()
     }
 
     /// The tables that have keys in `range`.
     pub fn overlapping(&self, range: &KeyRange) -> impl Iterator<Item = (usize, &Arc<LiveTable<D>>)> {
         // Their keys are disjoint, and in order.
-        let from = self.0.partition_point(|table| range.is_before(table.largest()));
-        let tables = self.0.iter().enumerate().skip(from);
+        let from = self.tables.partition_point(|table| range.is_before(table.largest()));
+        let tables = self.tables.iter().enumerate().skip(from);
         tables.take_while(|(_, table)| !range.is_after(table.smallest()))
     }
 
@@ -91,13 +105,14 @@ impl<D: Dir> TableSet<D> {
         Walk { rest: tables, current: None, failed: None, range: range.clone(), direction, ahead, cause }
     }
 
-    /// Bytes of DRAM that indexes and filters take, and what else there is of each table.
+    /// Bytes of DRAM for the tables, without those of indexes and filters that are loaded.
     pub fn memory_bytes(&self) -> u64 {
-        let bytes_of = |table: &Arc<LiveTable<D>>| {
-            let keys = (table.smallest().len() + table.largest().len()) as u64;
-            table.loaded_bytes() + keys + table.bucket().map_or(0, Bucket::memory_bytes) + 768
-        };
-        self.0.iter().map(bytes_of).sum()
+        self.memory
+    }
+
+    /// The entries of all tables.
+    pub fn keys(&self) -> u64 {
+        self.keys
     }
 }
 

@@ -67,6 +67,8 @@ pub struct Work {
     pub dividing: RwLock<()>,
     /// Keys of the store when it was divided last.
     pub divided_at: AtomicU64,
+    /// Keys that had been written then, since the store was opened.
+    pub divided_after: AtomicU64,
     /// Keys that were rewritten to make room for promotions.
     pub rewritten_for_reads: AtomicU64,
     /// Why the device did not read a table that is left out of migrations.
@@ -116,6 +118,7 @@ impl Work {
             found_full: AtomicBool::new(false),
             dividing: RwLock::new(()),
             divided_at: AtomicU64::new(0),
+            divided_after: AtomicU64::new(0),
             rewritten_for_reads: AtomicU64::new(0),
             unreadable: Mutex::new(None),
             memory_pct: AtomicU64::new(0),
