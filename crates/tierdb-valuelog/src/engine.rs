@@ -213,6 +213,7 @@ impl<P: Pool, D: Dir> Engine for ValueLog<P, D> {
 
     fn compact(&self) -> Result<()> {
         let _changing = self.core.gate.change()?;
+        self.core.index.join_sparse();
         self.core.collect_all()?;
         self.core.discard_free()?;
         self.sync()

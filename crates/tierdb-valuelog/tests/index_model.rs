@@ -132,6 +132,28 @@ fn keys_in_order_fill_their_leaves() {
     }
 }
 
+/// Where keys leave here and there no leaf is nearly empty, and together they hold three times the pages that are needed.
+#[test]
+fn half_empty_leaves_are_joined_when_that_is_asked_for() {
+    let _alone = ONE_AT_A_TIME.lock();
+    let (index, _) = create(Arc::new(MappedPool::in_memory(4 << 20)));
+    let key = |n: u64| format!("table7/{n:09}").into_bytes();
+    (0..20_000).for_each(|n| _ = index.get_or_insert(&key(n), || Ok(n)).expect("insert"));
+    let full = index.leaves();
+    (0..20_000).filter(|n| n % 3 > 0).for_each(|n| assert!(index.remove(&key(n), n).expect("whole")));
+    let sparse = index.leaves();
+    assert!(sparse * 4 > full * 3, "{sparse} leaves of {full}");
+    index.join_sparse();
+    let joined = index.leaves();
+    assert!(joined * 2 < full, "{joined} leaves of {full}");
+    index.join_sparse();
+    assert_eq!(index.leaves(), joined, "nothing is left to be joined");
+    assert_eq!(index.verify(), []);
+    for n in 0..20_000 {
+        assert_eq!(index.get(&key(n)).expect("whole"), (n % 3 == 0).then_some(n));
+    }
+}
+
 #[test]
 fn a_full_pool_refuses_inserts_and_recovers_when_keys_go() {
     let _alone = ONE_AT_A_TIME.lock();

@@ -351,6 +351,39 @@ impl<P: Pool> Index<P> {
         !no_page
     }
 
+    /// Joins leaves of which two neighbours fill one to three quarters at the most. Removals alone join those that are nearly empty:
+    /// where keys left here and there, and others come elsewhere, the rest would hold their pages for good. Ends early where a leaf is
+    /// damaged, or has no page to be joined in.
+    pub fn join_sparse(&self) {
+        let mut key = Vec::new();
+        while let Ok(Some(next)) = self.join_leaf_of(&key) {
+            key = next;
+        }
+        self.run_structure_updates();
+    }
+
+    /// Joins the leaf of `key` with those behind it as long as that gains pages. Returns where the next one begins, if there is one.
+    fn join_leaf_of(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        loop {
+            let (page, is_sparse, next) = {
+                let page = self.locate(key, &epoch::pin())?;
+                let header = self.leaves.header(page)?;
+                (page, self.leaves.live(page) * 4 <= header.geometry.slots * 3, header.high)
+            };
+            if is_sparse && next.is_some() {
+                let _admitted = self.leaves.pool.admit(ADMIT_BYTES)?;
+                self.join(key, &epoch::pin())?;
+                if self.queued.load(Ordering::Relaxed) > self.most_queued {
+                    self.run_structure_updates();
+                }
+                if self.locate(key, &epoch::pin())? != page {
+                    continue;
+                }
+            }
+            return Ok(next.map(|next| next.bytes));
+        }
+    }
+
     /// Brings the search layer up to date and lets what was replaced come back once its readers have
     /// gone. Called by a background thread from time to time; writers call it when much is queued.
     pub fn run_structure_updates(&self) {
