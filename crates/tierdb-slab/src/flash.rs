@@ -18,6 +18,7 @@ use std::collections::HashSet;
 use std::io::ErrorKind::StorageFull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use tierdb_base::{Error, FailureLatch, Location, Result, TierRole};
 use tierdb_device::{Cause, Dir, Meter};
 use tierdb_engine::TierDir;
@@ -27,6 +28,8 @@ use tierdb_table::{Footer, TableDir, file_name};
 
 /// Kept free for migrations that free space: this, or a quarter of a directory.
 const RESERVE: u64 = 160 << 20;
+/// So long a file system that was full is taken for full.
+const FULL_FOR: Duration = Duration::from_secs(300);
 /// Directories of the fast tier have numbers from here on. A table's record has three bytes for it.
 const FAST: u32 = 1 << 23;
 /// Tables for which the fast tier has room above what the first level may take: what one migration writes before the old ones go.
@@ -48,8 +51,8 @@ pub struct FlashDir<D: Dir> {
     pub meter: Meter,
     pub budget: WearBudget,
     used: AtomicU64,
-    /// Bytes at which its file system turned out to be full.
-    full_at: AtomicU64,
+    /// Bytes at which its file system turned out to be full, and when.
+    full: Mutex<Option<(u64, Instant)>>,
     /// How often a table was begun for which it had no room in the end.
     times_short: AtomicU64,
 }
@@ -92,7 +95,7 @@ impl<D: Dir> FlashDir<D> {
             meter: tier.meter,
             budget: WearBudget::new(bytes_per_day, tune::now()),
             used: AtomicU64::new(0),
-            full_at: AtomicU64::new(u64::MAX),
+            full: Mutex::default(),
             times_short: AtomicU64::new(0),
         }
     }
@@ -108,7 +111,7 @@ impl<D: Dir> FlashDir<D> {
             let reserve = (self.capacity / 4).min(RESERVE.max(2 * table_bytes));
             return self.capacity - if limit == Limit::Growth { reserve } else { 0 };
         }
-        let all = self.capacity.min(self.full_at.load(Ordering::Relaxed));
+        let all = self.capacity.min(self.full_at(Instant::now()));
         let reserve = (all / FAST_RESERVE_SHARE).min(RESERVE).max(FAST_RESERVE_TABLES * table_bytes);
         all.saturating_sub(match limit {
             Limit::Growth => reserve,
@@ -146,11 +149,19 @@ impl<D: Dir> FlashDir<D> {
         self.used.fetch_sub(bytes, Ordering::AcqRel);
     }
 
-    /// Its file system has no room for what was just tried: a fast device is filled no further from now on, and on flash nothing waits to be
+    /// Its file system has no room for what was just tried: a fast device is filled no further for a while, and on flash nothing waits to be
     /// merged.
     pub fn note_full(&self) {
-        self.full_at.fetch_min(self.used(), Ordering::Relaxed);
+        let now = Instant::now();
+        let at = self.used().min(self.full_at(now));
+        *self.full.lock() = Some((at, now));
         self.note_short();
+    }
+
+    /// Bytes at which its file system turned out to be full, as far as that is known at `now`: who filled it up may have left since.
+    fn full_at(&self, now: Instant) -> u64 {
+        let lately = |(_, since): &(u64, Instant)| now.saturating_duration_since(*since) < FULL_FOR;
+        self.full.lock().filter(lately).map_or(u64::MAX, |(at, _)| at)
     }
 
     /// It had no room for a table that was begun there.
@@ -480,9 +491,8 @@ impl<D: Dir> Flash<D> {
     /// its reserve is left then.
     pub fn has_room_apart(&self, bytes: u64) -> bool {
         // Of a file system that others fill, too, that is what it could hold when it was full.
-        let most = |dir: &FlashDir<D>| {
-            dir.limit(Limit::Growth, self.table_bytes).min(dir.full_at.load(Ordering::Relaxed))
-        };
+        let most =
+            |dir: &FlashDir<D>| dir.limit(Limit::Growth, self.table_bytes).min(dir.full_at(Instant::now()));
         self.dirs().iter().any(|dir| dir.used() + bytes <= most(dir) / 4 * 3)
     }
 }
@@ -537,6 +547,20 @@ impl TableRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_system_that_was_full_is_tried_again() {
+        let store = crate::rig::Store::new(132 << 10, crate::rig::options(132 << 10));
+        let dir = &store.core().flash.dirs()[0];
+        let (now, before) = (Instant::now(), dir.used());
+        assert_eq!(dir.full_at(now), u64::MAX);
+        dir.add(1000);
+        dir.note_full();
+        dir.add(1000);
+        dir.note_full();
+        assert_eq!(dir.full_at(now), before + 1000, "the least counts");
+        assert_eq!(dir.full_at(now + FULL_FOR * 2), u64::MAX);
+    }
 
     #[test]
     fn records_of_tables_read_back() {

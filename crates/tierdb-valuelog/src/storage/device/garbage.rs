@@ -6,8 +6,9 @@ use std::collections::{BinaryHeap, HashSet};
 use std::sync::atomic::Ordering;
 use tierdb_device::Dir;
 
-/// Chunks that are named at once: to find one, all are looked at.
+/// Chunks that are named at once, at least and as a share of all: to find one, all are looked at.
 const NAMED: usize = 64;
+const NAMED_OF: usize = 1024;
 /// Chunks' worth of garbage that it may have however little else: a sixteenth of its capacity, but so many at least and at most.
 const LEAST_ALLOWED: u64 = 16;
 const MOST_ALLOWED: u64 = 32;
@@ -92,13 +93,14 @@ impl<D: Dir> Device<D> {
     /// Sealed chunks that it gains something to empty, but for those in `not`: those with the fewest live bytes, the fewest last.
     /// One that was not emptied before comes behind all others.
     pub fn victims(&self, not: &HashSet<u32>) -> Vec<Victim> {
-        let mut best = BinaryHeap::with_capacity(NAMED + 1);
+        let named = NAMED.max(self.chunks_in_file() as usize / NAMED_OF);
+        let mut best = BinaryHeap::with_capacity(named + 1);
         for number in 0..self.chunks_in_file() {
             let Some(chunk) = self.chunks.existing(u64::from(number)) else { continue };
             let chunk = chunk.lock();
             if chunk.gains(self.chunk_bytes) && !not.contains(&number) {
                 best.push((chunk.is_stuck, chunk.live_estimate(), number));
-                if best.len() > NAMED {
+                if best.len() > named {
                     best.pop();
                 }
             }
