@@ -35,7 +35,10 @@ impl Exit {
         (Exit::Ok, "done"),
         (Exit::KeyNotFound, "key not found (get)"),
         (Exit::Usage, "wrong usage: an unknown option, a missing argument"),
-        (Exit::Invalid, "invalid input: a key, value, input line or configuration"),
+        (
+            Exit::Invalid,
+            "invalid input: a key, value, input line or configuration; or what is to be made is there already",
+        ),
         (
             Exit::Refused,
             "no such store or input file, or refused: another file, another store's tier, a newer format, an unsupported mode",

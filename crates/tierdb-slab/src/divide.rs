@@ -88,25 +88,33 @@ impl<P: Pool, D: Dir> Core<P, D> {
     /// Divides the key space again if that is due.
     pub fn divide_if_due(&self) {
         let wanted = u64::from(self.options.partitions);
-        let (parts, largest, total) = {
-            let router = self.router.read();
-            let keys = |part: &Arc<Partition<D>>| {
-                let state = part.read();
-                state.index.len() as u64 + state.tables.keys()
-            };
-            let keys: Vec<u64> = router.parts.iter().map(keys).collect();
-            (keys.len() as u64, keys.iter().copied().max().unwrap_or(0), keys.iter().sum::<u64>())
-        };
+        let (parts, largest, total) = self.key_counts();
         let unbalanced = parts < wanted || largest > total / parts * 2;
-        let is_skewed = largest > (total / wanted).saturating_mul(SKEWED);
+        let work = &self.work;
+        let divided_at = work.divided_at.load(Ordering::Relaxed);
+        // Where tables that overlap keep partitions from being cut, what it came to the last time is not to be done again.
+        let was_largest = work.largest_pct.load(Ordering::Relaxed);
+        let is_skewed = largest * 100 > (total / wanted * SKEWED * 100).max(total * 2 * was_largest);
         let written = self.counters.puts.get() + self.counters.batch_keys.get();
-        let (divided_at, after) =
-            (self.work.divided_at.load(Ordering::Relaxed), self.work.divided_after.load(Ordering::Relaxed));
-        let is_other = unbalanced && total >= 2 * divided_at || is_skewed && written - after >= total;
+        let since = written.saturating_sub(work.divided_after.load(Ordering::Relaxed));
+        let is_other = unbalanced && total >= 2 * divided_at || is_skewed && since >= total;
         if wanted > 1 && total >= LEAST_KEYS * wanted && is_other && self.divide_again() {
-            self.work.divided_at.store(total, Ordering::Relaxed);
-            self.work.divided_after.store(written, Ordering::Relaxed);
+            let (_, largest, now) = self.key_counts();
+            work.largest_pct.store(largest * 100 / now.max(1), Ordering::Relaxed);
+            work.divided_at.store(total, Ordering::Relaxed);
+            work.divided_after.store(written, Ordering::Relaxed);
         }
+    }
+
+    /// How many partitions there are, how many keys the largest one has, and all of them.
+    fn key_counts(&self) -> (u64, u64, u64) {
+        let router = self.router.read();
+        let keys = |part: &Arc<Partition<D>>| {
+            let state = part.read();
+            state.index.len() as u64 + state.tables.keys()
+        };
+        let keys: Vec<u64> = router.parts.iter().map(keys).collect();
+        (keys.len() as u64, keys.iter().copied().max().unwrap_or(0), keys.iter().sum::<u64>())
     }
 
     /// `false` if somebody works on whole partitions without the router's lock, or the pool has no room: it is to be done another

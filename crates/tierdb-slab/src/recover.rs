@@ -271,7 +271,9 @@ pub fn open<P: Pool, D: Dir>(mut media: Media<P, D>, mut options: Options) -> Re
     });
     let newest: Vec<_> = newest.collect();
     let doubtful = newest.iter().any(|(_, entry)| entry.is_doubtful());
-    let router = divide(newest, tables, sorted.ranges, options.partitions);
+    let mut ranges = sorted.ranges;
+    ranges.sort_unstable_by_key(|range| range.seqno);
+    let router = divide(newest, tables, ranges, options.partitions);
     let core = Core { doubtful: doubtful.into(), ..core_of(media, options, heap, flash, router, last, lost) };
     if core.router.read().parts.iter().any(|part| !part.read().ranges.is_empty()) {
         core.work.want_cleaning();

@@ -4,6 +4,7 @@
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tierdb_base::Result;
 
 /// The share of the tracked keys that is pinned where nothing else is asked for, in percent. Six times as many are tracked as the
 /// paper tracks, and a higher share was measured to write more to flash for hardly more hits (`docs/papers.md`,
@@ -146,15 +147,18 @@ impl PinnedShare {
         self.pct.load(Ordering::Relaxed)
     }
 
-    /// Does `read`, a read from flash, and remembers how long it took if the share is looked for.
-    pub fn measure<T>(&self, read: impl FnOnce() -> T) -> T {
+    /// Does `read` of a table on flash, and remembers how long it took if the share is looked for, and it has found something: else it
+    /// may have ended with what is known of the table.
+    pub fn measure<T>(&self, read: impl FnOnce() -> Result<Option<T>>) -> Result<Option<T>> {
         if self.climb.is_none() {
             return read();
         }
         let begun = Instant::now();
-        let done = read();
-        self.took(begun.elapsed());
-        done
+        let found = read()?;
+        if found.is_some() {
+            self.took(begun.elapsed());
+        }
+        Ok(found)
     }
 
     /// A read from flash took so long. Of several at once some may be missed.
@@ -302,6 +306,8 @@ pub struct WearBudget {
 const NANOS: u64 = 1_000_000_000;
 const HOUR: u64 = 3600 * NANOS;
 const DAY: u64 = 24 * HOUR;
+/// The first of January 2024. A clock that says less was not set yet, as on a machine that begins at 1970 until it has heard of the time.
+const SET_SINCE: u64 = 19_723 * DAY;
 /// Units of the stored moment to a second.
 const STORED: u64 = 16;
 
@@ -319,11 +325,17 @@ impl WearBudget {
     /// Goes on at `now` from what was stored, if anything. `false` if that is of a clock that was ahead: it is to be stored anew.
     pub fn restore(&self, stored: u64, now: u64) -> bool {
         let moment = stored.saturating_mul(NANOS / STORED);
-        let latest = now.saturating_add(DAY);
+        let latest = Self::latest(now);
         if stored > 0 {
             self.used_up_to.store(moment.min(latest), Ordering::Relaxed);
         }
         moment <= latest
+    }
+
+    /// Up to which moment a budget may be used at `now`: a day more, but for a clock that was not set yet, which says nothing of what was
+    /// spent before.
+    fn latest(now: u64) -> u64 {
+        if now < SET_SINCE { u64::MAX } else { now.saturating_add(DAY) }
     }
 
     /// What is to be stored; `None` if there is no limit.
@@ -350,8 +362,7 @@ impl WearBudget {
     pub fn left(&self, now: u64) -> Option<i64> {
         let per_day = self.per_day?;
         // A clock that was ahead costs a day from now, and not one from whenever somebody asks.
-        let latest = now.saturating_add(DAY);
-        let used_up_to = Self::near(self.used_up_to.fetch_min(latest, Ordering::Relaxed), now);
+        let used_up_to = Self::near(self.used_up_to.fetch_min(Self::latest(now), Ordering::Relaxed), now);
         let time = i128::from(now) + i128::from(HOUR) - i128::from(used_up_to);
         let bytes = time * i128::from(per_day) / i128::from(DAY);
         Some(bytes.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
@@ -462,12 +473,18 @@ mod tests {
         (0..1000).for_each(|_| share.took(Duration::from_micros(400)));
         assert!((90.0..110.0).contains(&share.flash_read()), "{}", share.flash_read());
         assert!(gain(&share) > 1.0 + SAME, "{}", gain(&share));
-        assert_eq!(share.measure(|| 7), 7);
-        let before = share.flash_read.load(Ordering::Relaxed);
-        share.measure(|| std::thread::sleep(Duration::from_millis(5)));
-        assert!(share.flash_read.load(Ordering::Relaxed) > before);
+        let known = || share.flash_read.load(Ordering::Relaxed);
+        let before = known();
+        assert!(matches!(share.measure(|| Ok(None::<u8>)), Ok(None)));
+        assert_eq!(known(), before, "nothing was found, and perhaps nothing read");
+        let slowly = || {
+            std::thread::sleep(Duration::from_millis(5));
+            Ok(Some(7))
+        };
+        assert!(matches!(share.measure(slowly), Ok(Some(7))));
+        assert!(known() > before);
         let fixed = PinnedShare::new(Some(7));
-        fixed.measure(|| std::thread::sleep(Duration::from_millis(1)));
+        assert!(matches!(fixed.measure(slowly), Ok(Some(7))));
         assert_eq!(fixed.flash_read(), FLASH_READ, "nothing is looked for");
     }
 
@@ -513,5 +530,16 @@ mod tests {
             assert_eq!(budget.left(now + DAY / 2), Some(-11_000));
             assert_eq!(budget.left(now + DAY), Some(1000));
         }
+    }
+
+    #[test]
+    fn a_clock_that_is_not_set_gives_nothing_back() {
+        let now = 20_000 * DAY;
+        let budget = WearBudget::new(Some(24_000), now);
+        budget.spend(12_000, now);
+        let again = WearBudget::new(Some(24_000), HOUR);
+        assert!(again.restore(budget.to_store().expect("a limit"), HOUR));
+        assert_eq!(again.left(2 * HOUR), Some(-23_000), "until it is set, all counts as spent");
+        assert_eq!(again.left(now), Some(-11_000));
     }
 }

@@ -69,6 +69,8 @@ pub struct Work {
     pub divided_at: AtomicU64,
     /// Keys that had been written then, since the store was opened.
     pub divided_after: AtomicU64,
+    /// Of all keys, the share that the largest partition had behind that, in percent.
+    pub largest_pct: AtomicU64,
     /// Keys that were rewritten to make room for promotions.
     pub rewritten_for_reads: AtomicU64,
     /// Why the device did not read a table that is left out of migrations.
@@ -119,6 +121,7 @@ impl Work {
             dividing: RwLock::new(()),
             divided_at: AtomicU64::new(0),
             divided_after: AtomicU64::new(0),
+            largest_pct: AtomicU64::new(0),
             rewritten_for_reads: AtomicU64::new(0),
             unreadable: Mutex::new(None),
             memory_pct: AtomicU64::new(0),

@@ -200,7 +200,7 @@ impl<P: Pool, D: Dir> Core<P, D> {
         for device in self.storage.devices() {
             words.extend(device.image(most.checked_sub(words.len())?)?);
         }
-        Some(words)
+        (words.len() <= most).then_some(words)
     }
 
     /// Makes the store in DRAM what it was when it was closed; `false` if index or HSIT are not what they were,

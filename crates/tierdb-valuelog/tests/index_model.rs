@@ -136,11 +136,14 @@ fn keys_in_order_fill_their_leaves() {
 #[test]
 fn half_empty_leaves_are_joined_when_that_is_asked_for() {
     let _alone = ONE_AT_A_TIME.lock();
-    let (index, _) = create(Arc::new(MappedPool::in_memory(4 << 20)));
+    let (index, _) = create(Arc::new(MappedPool::in_memory(1 << 20)));
     let key = |n: u64| format!("table7/{n:09}").into_bytes();
-    (0..20_000).for_each(|n| _ = index.get_or_insert(&key(n), || Ok(n)).expect("insert"));
+    // Until there is no page left.
+    let all =
+        (0..).find(|n| index.get_or_insert(&key(*n), || Ok(*n)).is_err()).expect("it is full some time");
     let full = index.leaves();
-    (0..20_000).filter(|n| n % 3 > 0).for_each(|n| assert!(index.remove(&key(n), n).expect("whole")));
+    assert!(all > 10_000 && full > 200, "{all} keys in {full} leaves");
+    (0..all).filter(|n| n % 3 > 0).for_each(|n| assert!(index.remove(&key(n), n).expect("whole")));
     let sparse = index.leaves();
     assert!(sparse * 4 > full * 3, "{sparse} leaves of {full}");
     index.join_sparse();
@@ -149,7 +152,7 @@ fn half_empty_leaves_are_joined_when_that_is_asked_for() {
     index.join_sparse();
     assert_eq!(index.leaves(), joined, "nothing is left to be joined");
     assert_eq!(index.verify(), []);
-    for n in 0..20_000 {
+    for n in 0..all {
         assert_eq!(index.get(&key(n)).expect("whole"), (n % 3 == 0).then_some(n));
     }
 }

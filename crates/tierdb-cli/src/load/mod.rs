@@ -120,12 +120,12 @@ fn format_of(load: &Load) -> Result<LoadFormat, Failure> {
             return Err(Failure::Told(Exit::Usage, message));
         }
     }
-    if load.key_separator != "/" && load.key_column.is_empty() && load.key_field.is_empty() {
-        let message = "--key-separator is for keys made of --key-column or --key-field";
-        return Err(Failure::Told(Exit::Usage, message.to_owned()));
-    }
     if format == LoadFormat::Csv && load.key_column.is_empty() {
         let message = "csv needs --key-column: the name or number of the column that is the key";
+        return Err(Failure::Told(Exit::Usage, message.to_owned()));
+    }
+    if load.key_separator != "/" && load.key_column.is_empty() && load.key_field.is_empty() {
+        let message = "--key-separator is for keys made of --key-column or --key-field";
         return Err(Failure::Told(Exit::Usage, message.to_owned()));
     }
     Ok(format)

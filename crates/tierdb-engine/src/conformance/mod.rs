@@ -179,10 +179,12 @@ fn asked(variable: &str) -> Option<Range<u64>> {
         text.parse::<u64>()
             .unwrap_or_else(|_| panic!("{variable}={asked}: a number, or FIRST..END, is wanted"))
     };
-    Some(match asked.split_once("..") {
+    let numbers = match asked.split_once("..") {
         Some((first, end)) => number(first)..number(end),
         None => number(&asked)..number(&asked) + 1,
-    })
+    };
+    assert!(!numbers.is_empty(), "{variable}={asked} asks for nothing");
+    Some(numbers)
 }
 
 /// The seeds of a suite: the `usual` ones, or those that the environment variable `TIERDB_SEEDS` asks for, as `FIRST..END` or as one.

@@ -305,16 +305,24 @@ impl Cache {
         let guard = epoch::pin();
         let mut members = 0;
         for ScanRange { members: range, .. } in ranges.drain(..) {
-            let mut before = None;
+            let is_there =
+                |lists: &Lists, index, entry| lists.is_linked(index) && self.holds(index, entry, &guard);
+            // The last slot, with its entry, and whether it was looked at.
+            let mut before: Option<(u32, u64, bool)> = None;
             for &(slot, entry) in &range {
                 let index = slot.index();
-                // Most ranges were scanned before. What leaves the cache leaves its chain, so what is chained need not be looked at.
-                let is_chained = before.is_some_and(|before| lists.are_joined(before, index));
-                let is_there = is_chained || lists.is_linked(index) && self.holds(index, entry, &guard);
-                if !is_there {
+                // Most ranges were scanned before: what is chained is not looked at, until something else is to be chained to it. It may be
+                // another entry's by now, which was chained there since.
+                if before.is_some_and(|(before, ..)| lists.are_joined(before, index)) {
+                    before = Some((index, entry, false));
                     continue;
                 }
-                if let Some(before) = before.replace(index) {
+                if !is_there(lists, index, entry) {
+                    continue;
+                }
+                if let Some((before, its, was_seen)) = before.replace((index, entry, true))
+                    && (was_seen || is_there(lists, before, its))
+                {
                     lists.join(before, index);
                 }
             }

@@ -353,7 +353,7 @@ impl<P: Pool> Index<P> {
 
     /// Joins leaves of which two neighbours fill one to three quarters at the most. Removals alone join those that are nearly empty:
     /// where keys left here and there, and others come elsewhere, the rest would hold their pages for good. Ends early where a leaf is
-    /// damaged, or has no page to be joined in.
+    /// damaged, or there is no page for it though readers had time to leave.
     pub fn join_sparse(&self) {
         let mut key = Vec::new();
         while let Ok(Some(next)) = self.join_leaf_of(&key) {
@@ -364,15 +364,28 @@ impl<P: Pool> Index<P> {
 
     /// Joins the leaf of `key` with those behind it as long as that gains pages. Returns where the next one begins, if there is one.
     fn join_leaf_of(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut is_refused = false;
         loop {
             let (page, is_sparse, next) = {
-                let page = self.locate(key, &epoch::pin())?;
+                let guard = epoch::pin();
+                let page = self.locate(key, &guard)?;
                 let header = self.leaves.header(page)?;
                 (page, self.leaves.live(page) * 4 <= header.geometry.slots * 3, header.high)
             };
             if is_sparse && next.is_some() {
-                let _admitted = self.leaves.pool.admit(ADMIT_BYTES)?;
-                self.join(key, &epoch::pin())?;
+                let joined = {
+                    let _admitted = self.leaves.pool.admit(ADMIT_BYTES)?;
+                    self.join(key, &epoch::pin())
+                };
+                match joined {
+                    // Those that were joined before give up two pages for each that they took.
+                    Err(error) if error.kind() == ErrorKind::NoSpace && !is_refused => {
+                        is_refused = true;
+                        self.reclaim();
+                        continue;
+                    }
+                    joined => joined?,
+                }
                 if self.queued.load(Ordering::Relaxed) > self.most_queued {
                     self.run_structure_updates();
                 }

@@ -146,7 +146,10 @@ impl<P: Pool, D: Dir> Core<P, D> {
     pub fn collect_where_wanted(&self) -> Result<()> {
         let options = &self.options;
         for device in self.storage.devices() {
-            device.retry_growth_in_time(Instant::now())?;
+            if device.is_short(options.gc_free_pct) {
+                // Whether it may grow again is met, and reported, by the write that needs the room.
+                let _ = device.retry_growth_in_time(Instant::now());
+            }
             // As much as was written may have become garbage, and where there is too much each victim has its share of it at least. So
             // twice as many victims keep ahead of writers, and make none of them wait for all the garbage that there is.
             // Nor do those that come after a long time without any: then it is so many in each pass.
